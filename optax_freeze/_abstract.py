@@ -1,0 +1,64 @@
+"""Trees without values, for rules that must not depend on any."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+READS_VALUES = (
+    "arrays have no values here, so that the answer cannot change between steps. A rule that reads "
+    "values belongs before training: build the mask with freeze_mask or trainable_mask and pass "
+    "it as trainable="
+)
+
+
+class ReadsValue(Exception):
+    """Something asked an abstract array for its values."""
+
+
+class AbstractArray(jax.ShapeDtypeStruct):
+    """A `jax.ShapeDtypeStruct` that refuses what only an array with values can answer.
+
+    A plain one is equal to nothing and true as a bool, which would decide a rule in silence.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise ReadsValue
+
+    __eq__ = __ne__ = __bool__ = __float__ = __int__ = __array__ = _refuse  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(jax.Array, name) or hasattr(np.ndarray, name):
+            raise ReadsValue
+        raise AttributeError(f"an array has no attribute {name!r}", name=name, obj=self)
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether a leaf is an array: of JAX or NumPy, a tracer or a `jax.ShapeDtypeStruct`."""
+    # A tracer is an instance of `jax.Array`, but its class is no subclass.
+    return _is_array_class(type(leaf)) or isinstance(leaf, jax.Array)
+
+
+@functools.cache
+def _is_array_class(cls: type) -> bool:
+    return issubclass(cls, (jax.Array, np.ndarray, jax.ShapeDtypeStruct))
+
+
+def abstract(tree: Any) -> Any:
+    """The same tree with an abstract array in the place of every array."""
+
+    def show(leaf: Any) -> Any:
+        return AbstractArray(leaf.shape, leaf.dtype) if is_array(leaf) else leaf
+
+    return jax.tree.map(show, tree)

@@ -1,0 +1,202 @@
+"""Specs that name: a path, a regex, a class; and what is common to all specs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from optax_freeze._names import find, names_of
+from optax_freeze._paths import Node, Tree, is_place
+from optax_freeze._patterns import PatternError, Segment, beginning, match, parse
+from optax_freeze._suggest import closest
+
+
+class SpecError(ValueError):
+    """An entry that is not a spec, matches nothing, or misbehaves."""
+
+
+class View(NamedTuple):
+    """A tree as specs see it.
+
+    Attributes:
+        tree: the tree.
+        shown: the tree that functions and `where` see: itself, or with its arrays made abstract.
+    """
+
+    tree: Tree
+    shown: Tree
+
+    @property
+    def is_abstract(self) -> bool:
+        """Whether functions see no values."""
+        return self.tree is not self.shown
+
+
+class Found(NamedTuple):
+    """What one entry means in a tree.
+
+    Attributes:
+        nodes: the nodes and leaves.
+        refusal: the first AttributeError of a function that was asked, or `""`.
+    """
+
+    nodes: Sequence[Node]
+    refusal: str = ""
+
+    @property
+    def positions(self) -> set[int]:
+        """The positions of the leaves."""
+        return {i for node in self.nodes for i in range(node.start, node.stop)}
+
+    @property
+    def holds_leaf(self) -> bool:
+        """Whether there is a leaf at or below one of the nodes."""
+        return any(node.start < node.stop for node in self.nodes)
+
+    @property
+    def holds_place(self) -> bool:
+        """Whether a leaf may have been left out at or below one of the nodes."""
+        return any(is_place(below.value) for node in self.nodes for below in node.walk())
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One entry, checked.
+
+    Attributes:
+        label: the entry as error texts show it.
+        may_mean_a_hole: whether what it means cannot be recognised once it has been left out.
+    """
+
+    label: str
+    may_mean_a_hole: ClassVar[bool] = True
+
+    def find(self, view: View) -> Found:
+        """The nodes and leaves that this entry means."""
+        raise NotImplementedError
+
+    def why_missed(self, tree: Tree, refusal: str) -> str:
+        """What may have been meant, after `find` found nothing."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Pattern(Spec):
+    """A path, possibly with wildcards and subscripts."""
+
+    text: str
+    may_mean_a_hole = False
+
+    def find(self, view: View) -> Found:
+        nodes = self._nodes(view.tree)
+        _check_unique(self.label, nodes)
+        return Found(nodes)
+
+    def _nodes(self, tree: Tree) -> list[Node]:
+        exact, places = find(tree, self.text)
+        if exact:
+            return exact
+        try:
+            segments = parse(self.text)
+        except PatternError as error:
+            if places:
+                return places
+            raise SpecError(f"{self.label} is not a path pattern: {error}") from None
+        return places + _matched(tree, segments) or _matched_without_value(tree, segments)
+
+    def why_missed(self, tree: Tree, refusal: str) -> str:
+        if tree.leaf_names == [""]:
+            return "the tree is one bare leaf, which has no name: '**' means it"
+        if not tree.leaves:
+            return "there is nothing to match"
+        return suggest(self.text, tree.subtree_names)
+
+
+@dataclass(frozen=True)
+class Regex(Spec):
+    """A compiled regular expression for the whole path of a leaf."""
+
+    regex: re.Pattern[str]
+
+    def _fits(self, node: Node) -> bool:
+        return bool(self.regex.fullmatch(node.name) or self.regex.fullmatch(node.alias))
+
+    def find(self, view: View) -> Found:
+        nodes = [node for node in view.tree.root.walk() if node.is_leaf or is_place(node.value)]
+        found = list(filter(self._fits, nodes))
+        _check_unique(self.label, found)
+        return Found(found)
+
+    def why_missed(self, tree: Tree, refusal: str) -> str:
+        partly = [name for name in tree.leaf_names if self.regex.search(name)]
+        if not partly:
+            return suggest(self.regex.pattern, tree.leaf_names)
+        return (
+            f"a regex must match the whole path; by `search` it would match {len(partly)} of them, "
+            f"such as {partly[0]!r}: add '.*' where more may stand"
+        )
+
+
+@dataclass(frozen=True)
+class Class(Spec):
+    """A class: every node and leaf that is an instance."""
+
+    cls: type
+
+    def find(self, view: View) -> Found:
+        return Found([node for node in view.tree.root.walk() if isinstance(node.value, self.cls)])
+
+    def why_missed(self, tree: Tree, refusal: str) -> str:
+        names = sorted({cls.__qualname__ for cls in tree.classes})
+        more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+        return f"the classes in this tree are {', '.join(names[:12])}{more}"
+
+
+def suggest(text: str, names: list[str]) -> str:
+    """The closest names there are, in words."""
+    _, wildcard, end = text.rpartition("*.")
+    if wildcard:  # compare what a pattern spells at its end with as much of the names
+        size = end.count(".") + 1
+        ends: dict[str, str] = {}
+        for name in names:
+            ends.setdefault(".".join(name.split(".")[-size:]), name)
+        near = [ends[found] for found in closest(end, ends)]
+    else:
+        near = closest(text, names)
+    if near:
+        return f"closest: {', '.join(map(repr, near))}"
+    return f"nothing is like it; the first paths are {', '.join(map(repr, names[:3]))}"
+
+
+def _matched(tree: Tree, segments: list[Segment]) -> list[Node]:
+    if not (tree.has_places or tree.root.is_leaf):
+        fits = beginning(segments).match
+        positions = [i for i, name in enumerate(tree.leaf_names) if fits(name)]
+        if not positions or not any(segment.subscripts for segment in segments):
+            return [tree.leaf(i) for i in positions]
+    return [node for name in match(names_of(tree), segments) for node in name.tops]
+
+
+def _matched_without_value(tree: Tree, segments: list[Segment]) -> list[Node]:
+    # `kernel.value` also means the leaf `kernel` of a tree without Variables. A bare wildcard
+    # before `.value` does not: it would turn a name that is not there into everything.
+    *segments, last = segments
+    if last != Segment("value") or not segments or not segments[-1].names_something:
+        return []
+    return [name.leaf for name in match(names_of(tree), segments) if name.leaf]
+
+
+def _check_unique(label: str, nodes: Sequence[Node]) -> None:
+    names = [name for node in nodes for name in node.leaf_names()]
+    if len(set(names)) == len(names):
+        return
+    positions: dict[str, int] = {}  # by which a leaf that was found twice is still one
+    for node in nodes:
+        for position, name in enumerate(node.leaf_names(), node.start):
+            if positions.setdefault(name, position) != position:
+                raise SpecError(
+                    f"{label} meets two different leaves that are both called {name!r}: rename "
+                    "one, or select with where(lambda path, leaf: ...)"
+                )

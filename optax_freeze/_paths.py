@@ -1,0 +1,246 @@
+"""Dotted names of the leaves and nodes of a pytree."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import DictKey, all_leaves, keystr, tree_flatten_with_path, treedef_children
+from optax import MaskedNode
+
+HOLE = MaskedNode()
+SHOWN = 6  # texts in a list of problems
+_LEAF = jax.tree.structure(0)
+
+
+class Place:
+    """A leafless node that stands where a leaf was left out; base class of hidden leaves."""
+
+    __slots__ = ()
+
+
+def is_hole(value: Any) -> bool:
+    """Whether a node is a hole, `optax.MaskedNode()`."""
+    return isinstance(value, MaskedNode)
+
+
+def is_float0(value: Any) -> bool:
+    """Whether a leaf is what JAX gives as the gradient of an integer: an array of `float0`."""
+    return getattr(value, "dtype", None) == jax.dtypes.float0
+
+
+def is_place(value: Any) -> bool:
+    """Whether a node or leaf only marks a place: a hole, None, `float0` or a hidden leaf."""
+    return value is None or isinstance(value, (MaskedNode, Place)) or is_float0(value)
+
+
+def is_variable(value: Any) -> bool:
+    """Whether a node is a Flax NNX `Variable`, which puts `.value` at the end of a path."""
+    flax = sys.modules.get("flax.nnx")  # not imported here: no Variable, no Flax
+    known = vars(flax) if flax else {}
+    # Flax before 0.12 has a second class, for the Variables of an `nnx.State`.
+    return isinstance(value, (known.get("Variable", ()), known.get("VariableState", ())))
+
+
+def _is_leaf(treedef: Any) -> bool:
+    return treedef.num_nodes == 1 == treedef.num_leaves
+
+
+def _one_level(value: Any) -> Iterator[tuple[str, Any]]:
+    """The children of a node, each with the text of its key."""
+    kind = type(value)
+    # The last way goes for all nodes; the others are what it comes to for most, without its cost.
+    if kind is dict:
+        return ((_key_text(key), value[key]) for key in sorted(value))
+    if kind is list or kind is tuple:
+        return ((str(i), child) for i, child in enumerate(value))
+    children, _ = tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
+    return ((keystr(path, simple=True), child) for path, child in children)
+
+
+def _key_text(key: Any) -> str:
+    return key if type(key) is str else keystr((DictKey(key),), simple=True)
+
+
+def _leaf_names(value: Any, prefix: str) -> list[str]:
+    is_leaf: dict[type, bool] = {}  # the class decides
+    names = []
+    levels = [(prefix, _one_level(value))]
+    while levels:
+        prefix, level = levels[-1]
+        for key, child in level:
+            kind = type(child)
+            if kind not in is_leaf:
+                is_leaf[kind] = all_leaves([child])
+            if is_leaf[kind]:
+                names.append(prefix + key)
+            else:
+                levels.append((f"{prefix}{key}.", _one_level(child)))
+                break
+        else:
+            levels.pop()
+    return names
+
+
+class Node:
+    """A node or leaf of a pytree, with its dotted name and the range of leaves that it holds.
+
+    Attributes:
+        value: the node or leaf itself.
+        name: its dotted name; `""` for the whole tree.
+        alias: the name without the trailing `.value` of an NNX Variable; else the name.
+        start: the position of its first leaf among all leaves.
+        stop: the position after its last leaf.
+    """
+
+    __slots__ = ("_prefix", "_treedef", "alias", "name", "start", "stop", "value")
+
+    def __init__(self, value: Any, name: str, alias: str, prefix: str, treedef: Any, start: int):
+        self.value = value
+        self.name = name
+        self.alias = alias
+        self.start = start
+        self.stop = start + treedef.num_leaves
+        self._prefix = prefix
+        self._treedef = treedef
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether this is a leaf, as opposed to a node (None and holes are nodes)."""
+        return _is_leaf(self._treedef)
+
+    @property
+    def is_childless(self) -> bool:
+        """Whether nothing is below this: a leaf, or a node such as None or an empty container."""
+        return self._treedef.num_nodes == 1
+
+    def children(self, toward: str | None = None) -> list[tuple[str, Node]]:
+        """The nodes and leaves one level below, each with the text of its key.
+
+        Args:
+            toward: leave out those that are not on the way to this name, counted from here: the
+                text of the key neither is it, nor continues it, nor begins it.
+
+        Returns:
+            Pairs of key and child.
+        """
+        children: list[tuple[str, Node]] = []
+        if self.is_childless:
+            return children
+        in_variable = is_variable(self.value)
+        start = self.start
+        below = zip(_one_level(self.value), treedef_children(self._treedef), strict=True)
+        for (key, value), treedef in below:
+            if toward is None or key == toward or begins(key, toward) or begins(toward, key):
+                name = self._prefix + key
+                alias = self.name if in_variable and key == "value" else name
+                children.append((key, Node(value, name, alias, f"{name}.", treedef, start)))
+            start += treedef.num_leaves
+        return children
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, parents before their children, in leaf order."""
+        stack: list[Node] = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed([child for _, child in node.children()]))
+
+    def leaf_names(self) -> list[str]:
+        """The dotted names of the leaves at and below this node, in leaf order."""
+        return [self.name] if self.is_leaf else _leaf_names(self.value, self._prefix)
+
+    def leaves(self) -> Iterator[Node]:
+        """The leaves at and below this node, in leaf order."""
+        return (node for node in self.walk() if node.is_leaf)
+
+
+class Tree:
+    """A pytree together with the names of what is in it.
+
+    Attributes:
+        value: the pytree.
+        leaves: its leaves, in leaf order.
+        treedef: its structure.
+        classes: the classes of all its nodes and leaves.
+        root: the node that is the whole tree.
+    """
+
+    def __init__(self, value: Any):
+        everything: list[Any] = []
+        see: Any = everything.append  # which returns None, so that nothing becomes a leaf by it
+        self.leaves, self.treedef = jax.tree.flatten(value, is_leaf=see)
+        self.classes = set(map(type, everything))
+        self.value = value
+        self.root = Node(value, "", "", "", self.treedef, 0)
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether a leaf has been left out somewhere."""
+        return any(issubclass(cls, MaskedNode) for cls in self.classes)
+
+    @property
+    def has_places(self) -> bool:
+        """Whether there is a hole, None or a hidden leaf somewhere."""
+        return any(issubclass(cls, (MaskedNode, Place, type(None))) for cls in self.classes)
+
+    @functools.cached_property
+    def leaf_names(self) -> list[str]:
+        """The dotted names of the leaves, in leaf order."""
+        return self.root.leaf_names()
+
+    def leaf(self, position: int) -> Node:
+        """One leaf, by its position among all leaves."""
+        name = self.leaf_names[position]
+        return Node(self.leaves[position], name, name, f"{name}.", _LEAF, position)
+
+    @functools.cached_property
+    def subtree_names(self) -> list[str]:
+        """The dotted names of the leaves and of all that they lie in, but for the whole tree."""
+        names = dict.fromkeys(self.leaf_names)
+        for name in self.leaf_names:
+            while (name := name.rpartition(".")[0]) and name not in names:
+                names[name] = None
+        return list(names)
+
+    def name_of(self, position: int) -> str:
+        """The dotted name of one leaf, in words."""
+        return quote(self.leaf_names[position])
+
+
+def begins(name: str, longer: str) -> bool:
+    """Whether a longer dotted name continues a name after a dot."""
+    return longer.startswith(name) and longer.startswith(".", len(name))
+
+
+def quote(name: str) -> str:
+    """A dotted name as error texts show it."""
+    return repr(name) if name else "the tree itself"
+
+
+def listing(items: Sequence[str]) -> str:
+    """The first few of some texts, and how many more there are."""
+    more = len(items) - SHOWN
+    return "; ".join(items[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def leaf_paths(tree: Any) -> list[str]:
+    """The dotted paths of all leaves of a pytree, in leaf order.
+
+    Args:
+        tree: any pytree.
+
+    Returns:
+        One path for each leaf: the keys of `jax.tree_util.tree_flatten_with_path`, joined by dots.
+        A tree that is one bare leaf has the path `""`. Holes (`optax.MaskedNode`) and None are not
+        leaves.
+
+    Example:
+        >>> from optax_freeze import leaf_paths
+        >>> leaf_paths({"encoder": [{"w": 1.0}, {"w": 2.0}], "head": 3.0})
+        ['encoder.0.w', 'encoder.1.w', 'head']
+    """
+    return Tree(tree).leaf_names
