@@ -12,6 +12,7 @@ from optax_freeze._masks import count_trainable_params, freeze_mask, trainable_m
 from optax_freeze._meeting import MaskError
 from optax_freeze._paths import leaf_paths
 from optax_freeze._questions import where
+from optax_freeze._summary import summary
 from optax_freeze._transforms import frozen, trainable_only
 from optax_freeze._updates import apply_updates
 
@@ -36,6 +37,7 @@ __all__ = [
     "merge",
     "param_groups",
     "split",
+    "summary",
     "trainable_mask",
     "trainable_only",
     "tree_mask",

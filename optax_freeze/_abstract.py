@@ -39,7 +39,9 @@ class AbstractArray(jax.ShapeDtypeStruct):
     __eq__ = __ne__ = __bool__ = __float__ = __int__ = __array__ = _refuse  # type: ignore[assignment]
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(jax.Array, name) or hasattr(np.ndarray, name):
+        # What a ShapeDtypeStruct has itself is only missing while it is being made.
+        is_abstract = hasattr(jax.ShapeDtypeStruct, name)
+        if not is_abstract and (hasattr(jax.Array, name) or hasattr(np.ndarray, name)):
             raise ReadsValue
         raise AttributeError(f"an array has no attribute {name!r}", name=name, obj=self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -122,8 +123,7 @@ def accuracy(params: Any, digits: Digits) -> float:
 def ways(params: Any, freeze: list[str] | None, train: list[str] | None) -> list[Way]:
     """The five ways to compare; all of them mean the same leaves."""
     trains = trainable_mask(params, freeze=freeze, trainable=train)
-    # What optax.freeze(mask) is, spelt out, because Optax 0.2.5 does not have it yet.
-    zero = optax.masked(optax.set_to_zero(), jax.tree.map(lambda flag: not flag, trains))
+    zero = optax.freeze(jax.tree.map(operator.not_, trains))  # its masks mean the opposite
     adamw = optax.adamw(RATE, weight_decay=DECAY)
     uphill = "it adds the raw gradient (uphill)"
     decay = "weight decay follows the zeros"

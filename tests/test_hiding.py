@@ -3,6 +3,7 @@
 import inspect
 import itertools
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -141,7 +142,6 @@ def test_cond_of_another_kind(cond, message):
 
 
 def test_a_boolean_module_is_a_boolean_tree_although_it_can_be_called():
-    eqx = pytest.importorskip("equinox")
     linear = eqx.nn.Linear(2, 2, key=jax.random.key(0))
     with pytest.raises(TypeError, match=r"boolean tree .Linear of 2.: pass it as trainable="):
         tree_mask(linear, jax.tree.map(eqx.is_array, linear))
