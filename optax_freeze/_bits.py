@@ -169,7 +169,8 @@ def _digest(array: Any) -> Any:
     digest = hashlib.blake2b(data.tobytes(), digest_size=32).digest()
 
     def forget(reference: weakref.ref[Any]) -> None:
-        if key in _DIGESTS and _DIGESTS[key][0] is reference:
+        # Not another array that got the same id since.
+        if key in _DIGESTS and _DIGESTS[key][0] is reference:  # pragma: no branch
             del _DIGESTS[key]
 
     _DIGESTS[key] = weakref.ref(array, forget), digest

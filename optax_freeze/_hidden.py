@@ -15,7 +15,7 @@ from optax_freeze._sealing import PLAIN, seal
 
 try:
     from jax.extend.core import get_opaque_trace_state
-except ImportError:  # JAX 0.6 has it in another public module
+except ImportError:  # pragma: no cover - before JAX 0.8 it is in another public module
     from jax.core import get_opaque_trace_state  # pyright: ignore
 
 _WRONG_USES = """

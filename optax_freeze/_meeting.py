@@ -87,24 +87,24 @@ class _Meeting:
     def _meet(self, name: Name, mask: Name) -> None:
         leaf = None if name.is_place else name.leaf
         bools = {bool(node.value) for node in mask.nodes if node.is_leaf}
-        if bools and not mask.children:
+        if bools and not any(map(_holds_leaf, mask.children.values())):
             self._set(name, name.tops, bools)
         elif bools and name.children and (leaf or name.is_place):
             # Keys such as "a" and "a.b" side by side: each bool is for its own.
             self._set(name, name.nodes, bools)
             self._meet_children(name, mask)
         elif bools and not name.is_place:
-            self._complain(f"it says two things about {quote(name.text)}")
+            self.problems.append(f"it says two things about {quote(name.text)}")
         elif leaf and not name.children:
             self._meet_deeper(name, mask)
         elif leaf:
-            self._complain(f"it has no bool for {quote(name.text)} itself")
+            self.problems.append(f"it has no bool for {quote(name.text)} itself")
         else:
             self._meet_children(name, mask)
 
     def _set(self, name: Name, nodes: Iterable[Node], bools: set[bool]) -> None:
         if len(bools) > 1:
-            self._complain(f"it says two things about {quote(name.text)}")
+            self.problems.append(f"it says two things about {quote(name.text)}")
             return
         (value,) = bools
         for node in nodes:
@@ -115,14 +115,14 @@ class _Meeting:
     def _meet_deeper(self, name: Name, mask: Name) -> None:
         below = {bool(leaf.value): leaf.name for top in mask.tops for leaf in top.leaves()}
         if len(below) > 1:
-            self._complain(
+            self.problems.append(
                 f"{quote(name.text)} is one leaf, but it has True at {below[True]!r} and False at "
                 f"{below[False]!r}"
             )
         elif below:
             self._set(name, name.nodes, set(below))
         else:
-            self._complain(f"it has no bool for {quote(name.text)}")
+            self.problems.append(f"it has no bool for {quote(name.text)}")
 
     def _meet_children(self, name: Name, mask: Name) -> None:
         missing = [key for key in name.children if key not in mask.children]
@@ -134,18 +134,15 @@ class _Meeting:
                 near = self._closest(key, extra)
                 suspects.add(near)
                 hint = f" (is {mask.children[near].text!r} misspelt?)" if near else ""
-                self._complain(f"it has no bool for {quote(child.text)}{hint}")
+                self.problems.append(f"it has no bool for {quote(child.text)}{hint}")
         for key in extra:
             child = mask.children[key]
             if _holds_leaf(child) and not name.is_place and key not in suspects:
                 near = self._closest(key, missing or name.children)
                 hint = f" (the closest is {name.children[near].text!r})" if near else ""
-                self._complain(f"it has {quote(child.text)}, which the tree does not{hint}")
+                self.problems.append(f"it has {quote(child.text)}, which the tree does not{hint}")
         met = [(child, mask.children.get(key)) for key, child in name.children.items()]
         self._waiting.extend((child, other) for child, other in reversed(met) if other)
-
-    def _complain(self, problem: str) -> None:
-        self.problems.append(problem)
 
     def _closest(self, key: str, candidates: Iterable[str]) -> str | None:
         if len(self.problems) >= SHOWN:

@@ -39,7 +39,7 @@ def nan_with_payload(payload):
         (jax.random.key(3), jax.random.key(3)),
         (jnp.ones((0, 2)), jnp.ones((0, 2))),
         ("name", "name"),
-        (3, 3),
+        (int("3000"), int("3000")),
         (jnp.tanh, jnp.tanh),
         (optax.MaskedNode(), optax.MaskedNode()),
     ],

@@ -253,3 +253,12 @@ def test_unmasked_hands_on_what_is_not_hidden_and_the_order_of_keywords():
     reveal_arguments(lambda out, **rest: seen.extend([out, *rest]))(log, z=hide(1), a=2)
     assert seen[0] is log
     assert seen[1:] == ["z", "a"]
+
+
+def test_the_default_condition_of_tree_unmask_means_all():
+    assert inspect.signature(tree_unmask).parameters["cond"].default(3) is True
+
+
+def test_the_structure_of_a_hidden_container_prints_the_container():
+    hidden = tree_mask([[1, 2.0]], list, is_leaf=lambda node: node == [1, 2.0])
+    assert "[1, 2.0]" in str(jax.tree.structure(hidden))
