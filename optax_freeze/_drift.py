@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_freeze._abstract import is_array
-from optax_freeze._sealing import seal
 from optax_freeze._paths import is_place
+from optax_freeze._sealing import seal
 
 
 def drift(old: Any, new: Any) -> str | None:

@@ -222,7 +222,7 @@ def test_tree_map_params_cannot_map_over_a_group_without_leaves():
     tx = param_groups({"**": SGD[1.0]}, default=optax.adam(1.0))
     state = tx.init(PARAMS)
     assert state[1] == optax.EmptyState()
-    with pytest.raises(ValueError, match="pytree structure error|Expected tuple"):
+    with pytest.raises(ValueError, match=r"pytree structure error|Expected tuple"):
         optax.tree_map_params(tx, lambda leaf: leaf, state)
 
 
