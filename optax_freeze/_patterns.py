@@ -195,14 +195,15 @@ def beginning(segments: Sequence[Segment]) -> re.Pattern[str]:
         subscripts select depends on what there is, so that it says nothing from there on.
     """
     regex = ""
-    for segment in segments:
+    for position, segment in enumerate(segments):
         if segment.is_any:
             regex += r"(?:.*\.)?"
-        elif segment.subscripts:
-            regex += _regex(segment.text)
+            continue
+        regex += _regex(segment.text)
+        if segment.subscripts:
             break
-        else:
-            regex += rf"{_regex(segment.text)}(?:\.|\Z)"
+        is_last = all(other.is_any for other in segments[position + 1 :])
+        regex += r"(?:\.|\Z)" if is_last else r"\."
     return re.compile(regex, re.DOTALL)
 
 

@@ -126,6 +126,14 @@ def test_a_place_beside_a_dotted_key_hides_nothing():
     assert meet(tree, FrozenDict({"a": False})) == {"a": None, "a.b": False, "a.c": False}
 
 
+def test_a_place_below_the_name_of_a_leaf_is_nothing():
+    tree, mask = {"a": X, "a.b": None}, {"a": False, "a.b": HOLE}
+    assert meet({"a": X}, mask) == {"a": False}
+    assert meet(tree, FrozenDict({"a": False})) == {"a": False, "a.b": None}
+    assert meet({"a": X, "a.b": HOLE}, FrozenDict({"a": False, "a.b": True})) == mask
+    assert meet({"a": None}, mask) == {"a": None}
+
+
 def test_two_leaves_of_one_name_meet_one_bool_or_bools_that_agree():
     tree = {"a": {"b": X}, "a.b": X}
     assert jax.tree.leaves(meet(tree, {"a": {"b": True}})) == [True, True]

@@ -88,6 +88,9 @@ FLAT = {path: jnp.ones(2) for path in leaf_paths(NET)}
         # near, but not there
         ("embed.w.x", None),
         ("emb", None),
+        ("l1x.*", None),
+        ("l1x.**.*", None),
+        ("**.l1x.?", None),
         ("w", None),
         ("blocks.*.c", None),
         ("**.kernels", None),
