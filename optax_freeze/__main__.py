@@ -152,6 +152,10 @@ def _parts(params: Any, trains: Any) -> Table:
     return grid
 
 
+def _distance(change: float) -> str:
+    return f"{change:.2g}" if np.isfinite(change) else "diverged"
+
+
 def _report(
     console: Console,
     results: Sequence[tuple[demo.Way, demo.Result]],
@@ -173,7 +177,7 @@ def _report(
         (unchanged if is_same else changed).append(way)
         table.add_row(
             way.name,
-            f"{demo.largest_change(old, new):.2g}" if old else "-",
+            _distance(demo.largest_change(old, new)) if old else "-",
             f"{demo.accuracy(result.params, held_out):.1%}",
             f"{result.state_bytes:,}",
             "?" if result.flops is None else f"{result.flops:,.0f}",

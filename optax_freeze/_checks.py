@@ -17,7 +17,7 @@ from optax_freeze._choice import read_choice
 from optax_freeze._drift import distance, drift
 from optax_freeze._hostile import FROZEN_GRADIENTS, extra_args, gradients, params_like
 from optax_freeze._paths import Tree, is_place, listing
-from optax_freeze._routing import route
+from optax_freeze._routing import read_transformation, route
 from optax_freeze._updates import apply_updates
 
 
@@ -107,6 +107,7 @@ def check_frozen(
         What the state costs. State that is held for frozen leaves is a waste, not a leak.
 
     Raises:
+        TypeError: if `tx` is not a gradient transformation.
         FrozenLeak: a frozen leaf would move, or its gradient changes how others move. Names the
             leaves, the size of the move, the likely cause and the way out.
         ValueError: if nothing is frozen, so that there is nothing to check, or `steps` < 1.
@@ -126,6 +127,7 @@ def check_frozen(
     """
     if steps < 1:
         raise ValueError(f"check_frozen needs at least one step, not steps={steps}")
+    tx = read_transformation(tx, "check_frozen")
     flags = read_choice(freeze, trainable)(Tree(params), values=False)
     if all(flags):
         raise ValueError("check_frozen: nothing is frozen, so there is nothing to check")
@@ -148,7 +150,7 @@ def check_frozen(
     if leaks:
         raise FrozenLeak(
             f"{listing(leaks)}. The way out: trainable_only(tx, ...) around all of it, with "
-            "everything else inside"
+            "everything else inside and the freeze= of this check"
         )
     return _state_cost(tx, own, flags)
 

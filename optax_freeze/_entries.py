@@ -111,7 +111,17 @@ class Pattern(Spec):
             return "the tree is one bare leaf, which has no name: '**' means it"
         if not tree.leaves:
             return "there is nothing to match"
-        return suggest(self.text, tree.subtree_names)
+        return self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+
+    def _anywhere(self, tree: Tree) -> str:
+        """Whether it was only written without the beginning of a path."""
+        if "[" in self.text:
+            return ""  # what an index selects cannot be told by names alone
+        fits = beginning(parse(f"**.{self.text}")).match
+        count = sum(map(bool, map(fits, tree.leaf_names)))
+        if not count:
+            return ""
+        return f"a path begins at the root: '**.{self.text}' matches {count} of them"
 
 
 @dataclass(frozen=True)
@@ -151,7 +161,13 @@ class Class(Spec):
     def why_missed(self, tree: Tree, refusal: str) -> str:
         names = sorted({cls.__qualname__ for cls in tree.classes})
         more = f" and {len(names) - 12} more" if len(names) > 12 else ""
-        return f"the classes in this tree are {', '.join(names[:12])}{more}"
+        text = f"the classes in this tree are {', '.join(names[:12])}{more}"
+        if not self.cls.__module__.startswith("flax.nnx"):
+            return text
+        return (
+            f"{text} (nnx.Optimizer hands over values without their modules and Variables: name "
+            "paths, or pass trainable=nnx.state(trainable_mask(model, ...), nnx.Param))"
+        )
 
 
 def suggest(text: str, names: list[str]) -> str:

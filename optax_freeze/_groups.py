@@ -13,7 +13,13 @@ from optax_freeze._paths import Tree, listing
 from optax_freeze._routing import read_transformation, route
 from optax_freeze._specs import read_specs, select, view
 
-_UNSET: Any = object()
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "<unset>"
+
+
+_UNSET: Any = _Unset()
 
 
 def param_groups(

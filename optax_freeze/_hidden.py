@@ -13,11 +13,6 @@ from optax_freeze._bits import Sealed, show, unseal
 from optax_freeze._paths import Place
 from optax_freeze._sealing import PLAIN, seal
 
-try:
-    from jax.extend.core import get_opaque_trace_state
-except ImportError:  # pragma: no cover - before JAX 0.8 it is in another public module
-    from jax.core import get_opaque_trace_state  # pyright: ignore
-
 _WRONG_USES = """
     bool int float complex index round trunc floor ceil len iter reversed contains getitem setitem
     delitem call array array_ufunc array_function lt le gt ge neg pos abs invert add sub mul matmul
@@ -136,6 +131,12 @@ def is_masked(value: Any) -> bool:
 
 
 def _is_outside_traces() -> bool:
+    # Imported where it is needed, which is seldom: `jax.extend` brings Pallas along.
+    try:
+        from jax.extend.core import get_opaque_trace_state
+    except ImportError:  # pragma: no cover - before JAX 0.8 it is in another public module
+        from jax.core import get_opaque_trace_state  # pyright: ignore
+
     here = get_opaque_trace_state(convention="optax_freeze")
     with jax.core.eval_context():
         return here == get_opaque_trace_state(convention="optax_freeze")

@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from optax_freeze._names import Name
+from optax_freeze._numbered import (
+    by_subscripts,
+    integer_children,
+    may_hold,
+    numbered_siblings,
+    pick,
+)
 
 _SEGMENT = re.compile(r"([^\[\]]*)((?:\[[^\[\]]*\])*)")
 _SUBSCRIPT = re.compile(r"\[([^\[\]]*)\]")
-_INTEGER = re.compile(r"-?\d+")
 _INDEX = re.compile(r"[+-]?\d+")
 _SLICE = re.compile(r"([+-]?\d+)?:([+-]?\d+)?(?::([+-]?\d+)?)?")
-_NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
-
-Numbered = list[tuple[int, Name]]
 
 
 class PatternError(ValueError):
@@ -64,7 +67,7 @@ class Segment(NamedTuple):
             The names; among them places that an index or a slice was asked of.
         """
         if self.text == "":
-            return _subscript([parent], self.subscripts, spelled=spelled)
+            return by_subscripts([parent], self.subscripts, spelled=spelled)
         if self.is_wild:
             named = [child for key, child in parent.children.items() if self.fits(key)]
         else:
@@ -74,37 +77,13 @@ class Segment(NamedTuple):
             return named
         spelled = spelled and not self.is_wild
         places = [child.place for child in named if may_hold(child, spelled=spelled)]
-        holders = [child for child in named if _integer_children(child)]
+        holders = [child for child in named if integer_children(child)]
         if holders or places:
-            return places + _subscript(holders, self.subscripts, spelled=spelled)
+            return places + by_subscripts(holders, self.subscripts, spelled=spelled)
         first, *others = self.subscripts
-        groups = self._numbered_siblings(parent)
-        siblings = [name for group in groups for name in _pick(group, first)]
-        return _subscript(siblings, others, spelled=spelled)
-
-    def _numbered_siblings(self, parent: Name) -> list[Numbered]:
-        groups: dict[str, Numbered] = {}
-        for key, child in parent.children.items():
-            numbered = _NUMBERED.fullmatch(key)
-            if numbered and self.fits(numbered[1]):
-                groups.setdefault(numbered[1], []).append((int(numbered[2]), child))
-        return list(groups.values())
-
-
-def may_hold(name: Name, *, spelled: bool) -> bool:
-    """Whether what a pattern says may have been below this name, before it was left out.
-
-    A hole may have held anything. None and the like are a place only for those who spell it: a
-    missing bias must not satisfy every misspelt `**.pattern`.
-
-    Args:
-        name: a name that a pattern reached before its end.
-        spelled: whether it was reached without wildcards.
-
-    Returns:
-        True where the rest of the pattern may be taken as satisfied.
-    """
-    return name.is_hole or (spelled and name.is_place)
+        groups = numbered_siblings(parent, self.fits)
+        siblings = [name for group in groups for name in pick(group, first)]
+        return by_subscripts(siblings, others, spelled=spelled)
 
 
 @functools.lru_cache(maxsize=256)
@@ -117,34 +96,15 @@ def _regex(text: str) -> str:
     return "".join(wild.get(letter, re.escape(letter)) for letter in text)
 
 
-def _integer_children(name: Name) -> Numbered:
-    return [(int(key), child) for key, child in name.children.items() if _INTEGER.fullmatch(key)]
-
-
-def _pick(numbered: Numbered, subscript: int | slice) -> list[Name]:
-    """An index that is not negative goes by the number itself, all else by position."""
-    if isinstance(subscript, int) and subscript >= 0:
-        return [name for number, name in numbered if number == subscript]
-    ordered = [name for _, name in sorted(numbered, key=lambda item: item[0])]
-    if isinstance(subscript, slice):
-        return ordered[subscript]
-    return ordered[subscript:][:1] if -subscript <= len(ordered) else []
-
-
-def _subscript(names: list[Name], by: Sequence[int | slice], *, spelled: bool) -> list[Name]:
-    for subscript in by:
-        places = [name.place for name in names if may_hold(name, spelled=spelled)]
-        picked = [found for name in names for found in _pick(_integer_children(name), subscript)]
-        names = places + picked
-    return names
-
-
 def _parse_subscript(text: str) -> int | slice:
     if _INDEX.fullmatch(text):
         return int(text)
     bounds = _SLICE.fullmatch(text)
     if bounds is None:
-        raise PatternError(f"[{text}] is neither an index such as [0] nor a slice such as [:-2]")
+        raise PatternError(
+            f"[{text}] is neither an index such as [0] nor a slice such as [:-2]; keys are joined "
+            "by dots, and '*' stands for any of them: 'encoder.*.w'"
+        )
     start, stop, step = (None if bound is None else int(bound) for bound in bounds.groups())
     if step == 0:
         raise PatternError(f"the step of the slice [{text}] is zero")
@@ -170,7 +130,10 @@ def parse(pattern: str) -> list[Segment]:
             raise PatternError(f"the brackets in {part!r} do not close, or text follows them")
         text, brackets = cut.groups()
         if not part:
-            raise PatternError("it has an empty segment: a dot too many")
+            raise PatternError(
+                "it has an empty segment: a dot too many (a regular expression is passed as "
+                "re.compile(...))"
+            )
         if not text and position:
             raise PatternError(f"write the brackets without a dot before them: {brackets!r}")
         subscripts = tuple(map(_parse_subscript, _SUBSCRIPT.findall(brackets)))

@@ -97,8 +97,8 @@ def ask(predicate: Callable[..., bool], args: tuple[Any, ...], label: str, hint:
         raise SpecError(text) from error
     if not isinstance(answer, (bool, np.bool_)):
         raise SpecError(
-            f"{label} must return a bool, but returned {type(answer).__name__}: wrap what you mean "
-            f"in bool(...){hint}"
+            f"{label} must return a bool, but returned {type(answer).__name__}: True for what it "
+            f"means, False for all else{hint}"
         )
     return bool(answer)
 

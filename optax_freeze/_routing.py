@@ -140,7 +140,7 @@ def _note_state(error: Exception, tx: Any, state: Any, part: Part) -> None:
     if jax.tree.structure(state) != jax.tree.structure(expected):
         error.add_note(
             "the state is not one that init gives for this mask: it was made, or restored, for "
-            "another freeze= or trainable="
+            "another freeze= or trainable=, or for other params"
         )
 
 

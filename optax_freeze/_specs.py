@@ -125,7 +125,10 @@ def _why_not(entry: Any) -> str:
     if get_origin(entry):
         return f"got a type annotation ({entry}), not a class: what has an instance is a class"
     if isinstance(entry, (int, float)):
-        return f"got {entry!r}, not {_KINDS}; the child of key 0 is '[0]'"
+        return (
+            f"got {entry!r}, not {_KINDS}; the child of key 0 is '[0]', and a mask has True and "
+            "False"
+        )
     if isinstance(entry, (list, tuple)):
         return f"got a {kind} inside a list of entries: put its entries into the list itself"
     if isinstance(entry, (set, frozenset, dict)):

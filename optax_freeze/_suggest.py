@@ -38,4 +38,4 @@ def closest(text: str, candidates: Iterable[str], count: int = 3) -> list[str]:
         matcher.set_seq1(candidate[:_MEASURED])
         scored.append((matcher.ratio(), candidate))
     scored.sort(key=lambda pair: -pair[0])
-    return [candidate for ratio, candidate in scored[:count] if ratio >= 0.5]
+    return [name for ratio, name in scored[:count] if ratio >= 0.5 or text in name]

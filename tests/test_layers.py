@@ -11,7 +11,8 @@ PACKAGE = pathlib.Path(optax_freeze.__file__).parent
 LAYERS = [
     {"_paths", "_suggest", "_abstract", "_bits", "_table"},
     {"_names", "_sealing"},
-    {"_patterns", "_drift"},
+    {"_numbered", "_drift"},
+    {"_patterns"},
     {"_entries"},
     {"_questions"},
     {"_specs"},

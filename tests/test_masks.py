@@ -154,7 +154,7 @@ def raises(_):
         ),
         (
             lambda leaf: None,
-            "must return a bool, but returned NoneType: wrap what you mean in bool(",
+            "must return a bool, but returned NoneType: True for what it means",
         ),
         (
             lambda leaf: leaf.dtyp,

@@ -239,3 +239,26 @@ def test_a_place_beside_a_dotted_key_hides_nothing():
     assert meant(tree, "a.*") == {"a.b", "a.c"}
     assert meant(tree, "a.?[0]") == set()  # spelled as far as the None
     assert meant(tree, "a") == {"a.b", "a.c"}
+
+
+HAIKU = build("mlp/~/linear.w mlp/~/linear_1.w mlp/~/linear_2.w norm.w norm_0.w norm_1.w")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("mlp/~/linear_[0]", {"mlp/~/linear.w"}),
+        ("mlp/~/linear_[:2].w", {"mlp/~/linear.w", "mlp/~/linear_1.w"}),
+        ("mlp/~/linear_[2:3]", {"mlp/~/linear_2.w"}),
+        ("mlp/~/linear_[-1]", {"mlp/~/linear_2.w"}),
+        ("norm_[0]", {"norm_0.w"}),
+        ("norm_[:]", {"norm_0.w", "norm_1.w"}),
+    ],
+)
+def test_the_first_of_haiku_has_no_number(pattern, expected):
+    assert meant(HAIKU, pattern) == expected
+
+
+def test_a_name_that_is_reached_in_two_ways():
+    tree = {"a": {"a": {"a": {"a": jnp.ones(2), "none": None}}}}
+    assert meant(tree, "**.a.**.a") == {"a.a.a.a"}

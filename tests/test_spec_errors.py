@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from flax import nnx
 from strategies import Block
 
 from optax_freeze import (
@@ -131,6 +132,33 @@ def test_a_miss(spec, text):
     assert text in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("w", "'w': a path begins at the root: '**.w' matches 3 of them"),
+        ("*w", "'*w': a path begins at the root: '**.*w' matches 3 of them"),
+        ("linear_1.w", "'linear_1.w': a path begins at the root: '**.linear_1.w' matches 1 of"),
+        ("mlp", "'mlp': closest: 'mlp/~/linear'"),
+        ("embed[0]", "'embed[0]': closest: 'embed'"),
+    ],
+)
+def test_a_miss_of_one_who_left_out_the_beginning_or_the_end(spec, text):
+    tree = {
+        "mlp/~/linear": {"w": X},
+        "tower": {"linear_1": {"w": X}},
+        "head": {"w": X},
+        "embed": X,
+    }
+    with pytest.raises(SpecError, match=re.escape(text)):
+        freeze_mask(tree, spec)
+
+
+def test_a_class_of_nnx_that_its_optimizer_took_off():
+    text = "name paths, or pass trainable=nnx.state(trainable_mask(model, ...), nnx.Param)"
+    with pytest.raises(SpecError, match=re.escape(text)):
+        freeze_mask(PARAMS, nnx.LoRAParam)
+
+
 def test_all_misses_stand_in_one_message():
     entries = [
         "encoder",
@@ -178,14 +206,17 @@ def raises(*_):
     [
         (where(raises), "where(raises), at 'm.kernel', raised KeyError: 'first"),
         (raises, "function raises, at 'm', raised KeyError: 'first"),
-        (where(lambda path, leaf: leaf), "must return a bool, but returned ArrayImpl: wrap what"),
+        (
+            where(lambda path, leaf: leaf),
+            "must return a bool, but returned ArrayImpl: True for what",
+        ),
         (
             where(lambda path, leaf: leaf.any()),
             "at 'm.kernel', must return a bool, but returned Arr",
         ),
         (where(lambda path, leaf: re.match("m", path)), "must return a bool, but returned Match"),
         (lambda module: None, "at 'm', must return a bool, but returned NoneType"),
-        (lambda module: 1, "must return a bool, but returned int: wrap what you mean in bool(...)"),
+        (lambda module: 1, "must return a bool, but returned int: True for what it means"),
     ],
 )
 def test_a_predicate_that_misbehaves(spec, text):
