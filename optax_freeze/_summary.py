@@ -136,7 +136,8 @@ def summary(
         freeze: specs of what must not train, as in `trainable_mask`.
         trainable: what may train and nothing else: specs, or a mask. `freeze` is carved out of it.
         tx: the optimizer as it goes into `trainable_only`. Adds the bytes of its state, and what
-            they would be if all that could train did. Nothing is allocated.
+            they would be if all that could train did. Nothing is allocated. What it freezes by
+            itself, as `param_groups` does, it takes from `freeze` only.
         depth: how many segments of a path to show; by default all.
 
     Returns:
