@@ -6,6 +6,8 @@ import functools
 from typing import Any, NoReturn
 
 import jax
+import jax.core
+import jax.numpy as jnp
 import numpy as np
 
 READS_VALUES = (
@@ -29,6 +31,11 @@ class AbstractArray(jax.ShapeDtypeStruct):
     __hash__ = None  # type: ignore[assignment]
 
     @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """So that a rule that asks for arrays by `isinstance` means the same here as elsewhere."""
+        return jax.Array
+
+    @property
     def nbytes(self) -> int:
         """The size in bytes."""
         return self.size * self.dtype.itemsize
@@ -48,8 +55,10 @@ class AbstractArray(jax.ShapeDtypeStruct):
 
 def is_array(leaf: Any) -> bool:
     """Whether a leaf is an array: of JAX or NumPy, a tracer or a `jax.ShapeDtypeStruct`."""
-    # A tracer is an instance of `jax.Array`, but its class is no subclass.
-    return _is_array_class(type(leaf)) or isinstance(leaf, jax.Array)
+    # A tracer is an instance of `jax.Array`, but its class is no subclass. Of nothing else JAX is
+    # asked, because it takes long to say no.
+    cls = type(leaf)
+    return _is_array_class(cls) or (_is_tracer_class(cls) and isinstance(leaf, jax.Array))
 
 
 @functools.cache
@@ -57,10 +66,25 @@ def _is_array_class(cls: type) -> bool:
     return issubclass(cls, (jax.Array, np.ndarray, jax.ShapeDtypeStruct))
 
 
+@functools.cache
+def _is_tracer_class(cls: type) -> bool:
+    return issubclass(cls, jax.core.Tracer)
+
+
+@functools.cache
+def passes_jit(dtype: Any) -> bool:
+    """Whether `jit` takes arrays of a dtype: it does not take text, objects, dates or records."""
+    return dtype == np.bool_ or any(
+        jnp.issubdtype(dtype, kind) for kind in (jnp.number, jax.dtypes.extended)
+    )
+
+
 def abstract(tree: Any) -> Any:
     """The same tree with an abstract array in the place of every array."""
 
     def show(leaf: Any) -> Any:
-        return AbstractArray(leaf.shape, leaf.dtype) if is_array(leaf) else leaf
+        if not is_array(leaf):
+            return leaf
+        return AbstractArray(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))
 
     return jax.tree.map(show, tree)

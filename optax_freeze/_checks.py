@@ -11,11 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from optax_freeze._abstract import is_array
 from optax_freeze._align import Part, slots
 from optax_freeze._choice import read_choice
 from optax_freeze._drift import distance, drift
-from optax_freeze._hostile import FROZEN_GRADIENTS, extra_args, gradients, params_like
+from optax_freeze._hostile import (
+    FROZEN_GRADIENTS,
+    extra_args,
+    gradients,
+    is_array_of_jit,
+    params_like,
+)
 from optax_freeze._paths import Tree, is_place, listing
 from optax_freeze._routing import read_transformation, route
 from optax_freeze._updates import apply_updates
@@ -37,7 +42,7 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
 
     Raises:
         AssertionError: names each frozen leaf that is not the same, and how far it went.
-        ValueError: if the structures differ.
+        ValueError: if the structures differ, or nothing is frozen.
         SpecError: an entry that is not a spec or matches nothing.
         MaskError: a mask that does not fit `before`.
 
@@ -54,6 +59,8 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
     found = slots(tree, after, "after")
     flags = read_choice(freeze, trainable)(tree, values=True)
     frozen = [i for i, flag in enumerate(flags) if not flag]
+    if not frozen:
+        raise ValueError("assert_unchanged: nothing is frozen, so there is nothing to compare")
     drifts = [(i, drift(tree.leaves[i], found[i])) for i in frozen]
     changed = [f"{tree.name_of(i)} {text}" for i, text in drifts if text]
     if changed:
@@ -110,7 +117,8 @@ def check_frozen(
         TypeError: if `tx` is not a gradient transformation.
         FrozenLeak: a frozen leaf would move, or its gradient changes how others move. Names the
             leaves, the size of the move, the likely cause and the way out.
-        ValueError: if nothing is frozen, so that there is nothing to check, or `steps` < 1.
+        ValueError: if nothing is frozen, so that there is nothing to check, or nothing that trains
+            has moved, or `steps` < 1.
         SpecError: an entry that is not a spec or matches nothing.
         MaskError: a mask that does not fit `params`.
 
@@ -134,7 +142,8 @@ def check_frozen(
     own = Tree(params_like(Tree(params)))
     start = tx.init(own.value) if state is None else state
     step = _compiled_step(tx, own, start)
-    runs = [_run(step, own, flags, run, steps, start) for run in FROZEN_GRADIENTS]
+    with jax.debug_nans(new_val=False), jax.debug_infs(new_val=False):  # made on purpose here
+        runs = [_run(step, own, flags, run, steps, start) for run in FROZEN_GRADIENTS]
     leaks, swayed = [], []
     for i, flag in enumerate(flags):
         moves = [run[i] for run in runs]
@@ -152,13 +161,17 @@ def check_frozen(
             f"{listing(leaks)}. The way out: trainable_only(tx, ...) around all of it, with "
             "everything else inside and the freeze= of this check"
         )
+    if any(flags) and not any(runs[0][i].any() for i, flag in enumerate(flags) if flag):
+        raise ValueError(
+            f"check_frozen: nothing moved in {steps} steps, so nothing is shown: pass more steps="
+        )
     return _state_cost(tx, own, flags)
 
 
 def _compiled_step(tx: Any, own: Tree, state: Any) -> Any:
     """One step of training, from the arrays of the params, the gradient and the state."""
     tx = optax.with_extra_args_support(tx)
-    arrays = Part(own, [i for i, leaf in enumerate(own.leaves) if is_array(leaf)])
+    arrays = Part(own, [i for i, leaf in enumerate(own.leaves) if is_array_of_jit(leaf)])
 
     def step(asks: Any, values: list[Any], gradient: Any, state: Any) -> tuple[Any, Any, Any]:
         params = arrays.fill(values, own.leaves)
@@ -168,10 +181,10 @@ def _compiled_step(tx: Any, own: Tree, state: Any) -> Any:
             jnp.zeros(()) if is_place(move) else move for move in slots(own, updates, "updates")
         ]
         changed = jax.tree.leaves(apply_updates(params, updates))
-        return list(filter(is_array, changed)), moves, state
+        return [changed[i] for i in arrays.positions], moves, state
 
     plain, asking = (functools.partial(step, asks) for asks in (False, True))
-    values = list(filter(is_array, own.leaves))
+    values = list(filter(is_array_of_jit, own.leaves))
     gradient = own.treedef.unflatten(gradients(own, [True] * len(own.leaves), 1.0, 0))
     try:  # most transformations ask for nothing, and a few refuse to be told
         jax.eval_shape(plain, values, gradient, state)
@@ -184,7 +197,7 @@ def _run(
     step: Any, own: Tree, flags: list[bool], run: str, steps: int, state: Any
 ) -> list[np.ndarray]:
     """The updates that a transformation makes: for each leaf an array, steps first."""
-    values = list(filter(is_array, own.leaves))
+    values = list(filter(is_array_of_jit, own.leaves))
     history = []
     for count in range(steps):
         gradient = own.treedef.unflatten(gradients(own, flags, FROZEN_GRADIENTS[run], count))
@@ -206,7 +219,7 @@ def _cause(param: Any, moves: list[np.ndarray]) -> str:
             f"would move by up to {sizes['large']:.3g} by its gradient: nothing keeps the "
             "transformation from using it (optax.masked passes raw gradients through)"
         )
-    return "would become NaN with its gradient: it is multiplied by zero, not left out"
+    return "would become NaN or infinite with its gradient: it is multiplied by zero, not left out"
 
 
 def _state_cost(tx: Any, own: Tree, flags: list[bool]) -> StateCost:

@@ -15,12 +15,13 @@ from optax_freeze._fixed import Constant, fixed_positions
 from optax_freeze._meeting import MaskError, expand
 from optax_freeze._paths import Tree, is_float0
 from optax_freeze._questions import ask
-from optax_freeze._specs import is_specs, read_specs, select, view
+from optax_freeze._specs import holds_bool, is_specs, read_specs, select, view
 
 
 @functools.cache
 def _is_inexact(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jnp.inexact))
+    is_foreign = dtype in {np.dtype(np.longdouble), np.dtype(np.clongdouble)}  # JAX has none
+    return bool(jnp.issubdtype(dtype, jnp.inexact)) and not is_foreign
 
 
 def default_trainable(leaf: Any) -> bool:
@@ -111,7 +112,7 @@ def _by_default(
 
 
 def _by_predicate(tree: Tree, predicate: Callable[[Any], bool]) -> list[bool]:
-    if not callable(predicate):
+    if not callable(predicate) or holds_bool(predicate):
         raise SpecError(
             f"predicate takes a function of a leaf, not {type(predicate).__qualname__}: specs go "
             "to freeze= or trainable=, a mask to trainable="
@@ -135,8 +136,9 @@ def _may_train(
     tree: Tree, flags: list[bool], found: Sequence[Found], specs: Sequence[Spec]
 ) -> set[int]:
     for spec, one in zip(specs, found, strict=True):
-        if one.positions and not any(flags[i] for i in one.positions) and not one.holds_place:
-            first = min(one.positions)
+        there = {i for i in one.positions if not is_float0(tree.leaves[i])}
+        if there and not any(flags[i] for i in there) and not one.holds_hole:
+            first = min(there)
             raise SpecError(
                 f"trainable: {spec.label} matches nothing that can train: {tree.name_of(first)} is "
                 f"{describe(tree, first)}"

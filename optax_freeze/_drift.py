@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_freeze._abstract import is_array
+from optax_freeze._abstract import is_array, passes_jit
+from optax_freeze._bits import show
 from optax_freeze._paths import is_place
 from optax_freeze._sealing import seal
 
@@ -27,9 +28,9 @@ def drift(old: Any, new: Any) -> str | None:
     """
     if old is new:
         return None
-    if is_place(new):
+    if is_place(new) and not is_place(old):
         return "was left out"
-    if is_array(old) or is_array(new):
+    if _is_numeric(old) and _is_numeric(new) and (is_array(old) or is_array(new)):
         return _drift_of_arrays(old, new)
     if seal(old) == seal(new):
         return None
@@ -37,8 +38,9 @@ def drift(old: Any, new: Any) -> str | None:
 
 
 def _drift_of_arrays(old: Any, new: Any) -> str | None:
-    if not (_is_numeric(old) and _is_numeric(new)):
-        return f"became {type(new).__qualname__} from {type(old).__qualname__}"
+    for leaf in (old, new):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            return "cannot be compared: it was donated or deleted, so copy it before training"
     before, after = (leaf if is_array(leaf) else jnp.asarray(leaf) for leaf in (old, new))
     if before.dtype != after.dtype:
         return f"changed its dtype from {before.dtype} to {after.dtype}"
@@ -70,7 +72,11 @@ def distance(old: np.ndarray, new: np.ndarray) -> float:
 
 
 def _is_numeric(leaf: Any) -> bool:
-    return is_array(leaf) or isinstance(leaf, (bool, int, float, complex, np.generic))
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return passes_jit(leaf.dtype)
+    return isinstance(leaf, (bool, float, complex)) or (
+        isinstance(leaf, int) and np.can_cast(np.min_scalar_type(leaf), np.int64)
+    )
 
 
 def _values(array: Any) -> np.ndarray:
@@ -90,5 +96,5 @@ def _bits(values: np.ndarray) -> np.ndarray:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = show(value)
     return text if len(text) <= 40 else f"{text[:40]}..."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from optax_freeze._names import find, names_of
-from optax_freeze._paths import Node, Tree, is_place
+from optax_freeze._paths import Node, Tree, is_hole, is_place
 from optax_freeze._patterns import PatternError, Segment, beginning, match, parse
 from optax_freeze._suggest import closest
 
@@ -54,6 +54,11 @@ class Found(NamedTuple):
     def holds_leaf(self) -> bool:
         """Whether there is a leaf at or below one of the nodes."""
         return any(node.start < node.stop for node in self.nodes)
+
+    @property
+    def holds_hole(self) -> bool:
+        """Whether a leaf has been left out at or below one of the nodes."""
+        return any(is_hole(below.value) for node in self.nodes for below in node.walk())
 
     @property
     def holds_place(self) -> bool:

@@ -80,7 +80,12 @@ def fixed_positions(tree: Tree, classes: tuple[type, ...]) -> set[int]:
 
     Returns:
         Positions among all leaves.
+
+    Raises:
+        TypeError: if `classes` is no tuple of classes.
     """
+    if not isinstance(classes, tuple) or not all(isinstance(cls, type) for cls in classes):
+        raise TypeError(f"fixed takes a tuple of classes, such as (Constant,), not {classes!r}")
     fields = {cls: marked for cls in tree.classes if (marked := _frozen_fields(cls))}
     if not fields and not any(issubclass(cls, classes) for cls in tree.classes):
         return set()  # as in most trees: no walk

@@ -25,6 +25,7 @@ _UNSET: Any = _Unset()
 def param_groups(
     groups: Mapping[Any, optax.GradientTransformation | None],
     *,
+    trainable: Any = None,
     default: optax.GradientTransformation | None = _UNSET,
 ) -> optax.GradientTransformationExtraArgs:
     """An optimizer for every group of leaves.
@@ -36,6 +37,8 @@ def param_groups(
     Args:
         groups: from a spec, or a tuple of specs, to the optimizer of the leaves that it matches;
             None freezes them. Of several that match a leaf the first wins.
+        trainable: what may move and nothing else: specs, or a mask, which may release a `Constant`
+            or a Python float that does not train by default.
         default: the optimizer of the leaves that train and that no entry matches; None freezes
             them.
 
@@ -70,7 +73,7 @@ def param_groups(
     members.append(None if default is _UNSET else _read_member(default, "default"))
     entries = [_read_key(key) for key in groups]
     specs = [spec for entry in entries for spec in entry]
-    choice = read_choice()
+    choice = read_choice(trainable=trainable)
 
     def assign(tree: Tree) -> list[int | None]:
         flags = choice(tree, values=False)
@@ -82,7 +85,7 @@ def param_groups(
             taken: set[int] = set()
             for spec in entry:
                 one = next(found)
-                if not one.holds_place:
+                if not one.holds_hole:  # some of its leaves may be there
                     _check_used(tree, spec, one.positions, can_train, free, members[group])
                 taken |= one.positions & free
             for position in taken:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from optax_freeze._abstract import is_array
+from optax_freeze._abstract import is_array, passes_jit
 from optax_freeze._choice import read_choice
 from optax_freeze._hidden import Hidden, hide, reveal
 from optax_freeze._paths import HOLE, Tree, is_hole, is_place, listing, quote
@@ -101,6 +98,11 @@ def merge(trainable: Mapping[str, Any], rest: Any) -> Any:
     problems = [f"nothing fills {quote(name)}" for name in holes if is_place(trainable.get(name))]
     twice = [name for name, count in Counter(name for name, _ in at_holes).items() if count > 1]
     problems += [f"two holes are both called {quote(name)}" for name in twice]
+    problems += [
+        f"{quote(name)} is filled with a {type(value).__qualname__}, which is no leaf"
+        for name, value in trainable.items()
+        if not is_place(value) and not jax.tree_util.all_leaves([value])
+    ]
     extra = [name for name in trainable if name not in holes]
     if extra:
         filled = {_name(path) for path, _ in nodes}
@@ -126,11 +128,4 @@ def _is_left_out(node: Any) -> bool:
 def _rest(leaf: Any, *, trains: bool) -> Any:
     if trains:
         return HOLE
-    return leaf if is_array(leaf) and _passes_jit(leaf.dtype) else hide(leaf)
-
-
-@functools.cache
-def _passes_jit(dtype: Any) -> bool:
-    return dtype == np.bool_ or any(
-        jnp.issubdtype(dtype, kind) for kind in (jnp.number, jax.dtypes.extended)
-    )
+    return leaf if is_array(leaf) and passes_jit(leaf.dtype) else hide(leaf)

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_freeze._abstract import is_array
-from optax_freeze._choice import default_trainable
+from optax_freeze._abstract import is_array, passes_jit
+from optax_freeze._choice import default_trainable, is_differentiable
 from optax_freeze._paths import Tree
 
 # By how much the gradients of frozen leaves are scaled, in the runs that are compared.
@@ -38,11 +38,11 @@ def params_like(tree: Tree) -> Any:
 
 
 def _value_like(leaf: Any, rng: np.random.Generator) -> Any:
-    if not is_array(leaf):
+    if not is_array_of_jit(leaf):
         return leaf
     if not default_trainable(leaf):
-        numeric = jnp.issubdtype(leaf.dtype, np.number) or leaf.dtype == np.bool_
-        make = jnp.ones if numeric else jnp.zeros  # there is no key of ones
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+        make = jnp.zeros if is_key else jnp.ones  # there is no key of ones
         return _placed(make(leaf.shape, leaf.dtype), leaf)
     values = rng.uniform(0.5, 1.5, leaf.shape) * rng.choice([-1.0, 1.0], leaf.shape)
     return _placed(jnp.asarray(values.astype(leaf.dtype)), leaf)
@@ -55,6 +55,11 @@ def _placed(value: Any, leaf: Any) -> Any:
     return value if sharding is None else jax.device_put(value, sharding)
 
 
+def is_array_of_jit(leaf: Any) -> bool:
+    """Whether a leaf is an array that can be an argument of a jitted function."""
+    return is_array(leaf) and passes_jit(leaf.dtype)
+
+
 def gradients(tree: Tree, flags: Sequence[bool], scale: float, step: int) -> list[Any]:
     """The gradients of one step.
 
@@ -65,7 +70,7 @@ def gradients(tree: Tree, flags: Sequence[bool], scale: float, step: int) -> lis
         step: for gradients that differ from step to step.
 
     Returns:
-        For each leaf an array of its shape and dtype; None where it is no array.
+        For each leaf an array of its shape and dtype; None where there is no derivative.
     """
     rng = np.random.default_rng([1, step])
     return [
@@ -75,13 +80,14 @@ def gradients(tree: Tree, flags: Sequence[bool], scale: float, step: int) -> lis
 
 
 def _gradient(leaf: Any, rng: np.random.Generator, scale: float) -> Any:
-    if not is_array(leaf):
+    if not (is_array_of_jit(leaf) or is_differentiable(leaf)):
         return None
-    values = rng.normal(size=leaf.shape)  # drawn for every leaf, so that all runs draw the same
-    if not default_trainable(leaf):
+    values = rng.normal(size=np.shape(leaf))  # drawn for all, so that all runs draw the same
+    if not is_differentiable(leaf):
         return jnp.zeros(leaf.shape, leaf.dtype)
-    with np.errstate(over="ignore"):
-        return _placed(jnp.asarray((values * scale).astype(leaf.dtype)), leaf)
+    dtype = leaf.dtype if is_array(leaf) else jnp.result_type(leaf)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _placed(jnp.asarray((np.multiply(values, scale)).astype(dtype)), leaf)
 
 
 def extra_args(gradient: Any) -> dict[str, Any]:

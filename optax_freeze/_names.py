@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+
 from optax_freeze._paths import Node, Tree, begins, is_hole, is_place
+
+_NAMES: weakref.WeakKeyDictionary[Tree, Name] = weakref.WeakKeyDictionary()
 
 
 def names_of(tree: Tree) -> Name:
     """The name that a whole tree bears, `""`, from which all others are reached."""
-    return Name("", [tree.root])
+    if tree not in _NAMES:
+        _NAMES[tree] = Name("", [tree.root])
+    return _NAMES[tree]
 
 
 def find(tree: Tree, text: str) -> tuple[list[Node], list[Node]]:
@@ -48,13 +54,14 @@ class Name:
         nodes: the nodes and leaves with exactly this name: usually one; none inside a dotted key.
     """
 
-    __slots__ = ("_children", "_longer", "nodes", "text")
+    __slots__ = ("_children", "_known", "_longer", "nodes", "text")
 
     def __init__(self, text: str, nodes: list[Node]):
         self.text = text
         self.nodes = nodes
         self._longer: list[tuple[str, Node]] = []  # tails of keys, behind this name
         self._children: dict[str, Name] | None = None
+        self._known: dict[str, Name | None] = {}  # of the children, while not all are
 
     @property
     def children(self) -> dict[str, Name]:
@@ -65,8 +72,11 @@ class Name:
 
     def child(self, segment: str) -> Name | None:
         """The name that is longer by this segment, found without building its siblings."""
-        children = self._below(segment) if self._children is None else self._children
-        return children.get(segment)
+        if self._children is not None:
+            return self._children.get(segment)
+        if segment not in self._known:
+            self._known[segment] = self._below(segment).get(segment)
+        return self._known[segment]
 
     def _below(self, head: str | None = None) -> dict[str, Name]:
         children: dict[str, Name] = {}

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.tree_util import DictKey, all_leaves, keystr, tree_flatten_with_path, treedef_children
+from jax.tree_util import treedef_children
 from optax import MaskedNode
+
+from optax_freeze._levels import leaf_names, one_level
 
 HOLE = MaskedNode()
 SHOWN = 6  # texts in a list of problems
@@ -49,42 +51,6 @@ def _is_leaf(treedef: Any) -> bool:
     return treedef.num_nodes == 1 == treedef.num_leaves
 
 
-def _one_level(value: Any) -> Iterator[tuple[str, Any]]:
-    """The children of a node, each with the text of its key."""
-    kind = type(value)
-    # The last way goes for all nodes; the others are what it comes to for most, without its cost.
-    if kind is dict:
-        return ((_key_text(key), value[key]) for key in sorted(value))
-    if kind is list or kind is tuple:
-        return ((str(i), child) for i, child in enumerate(value))
-    children, _ = tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
-    return ((keystr(path, simple=True), child) for path, child in children)
-
-
-def _key_text(key: Any) -> str:
-    return key if type(key) is str else keystr((DictKey(key),), simple=True)
-
-
-def _leaf_names(value: Any, prefix: str) -> list[str]:
-    is_leaf: dict[type, bool] = {}  # the class decides
-    names = []
-    levels = [(prefix, _one_level(value))]
-    while levels:
-        prefix, level = levels[-1]
-        for key, child in level:
-            kind = type(child)
-            if kind not in is_leaf:
-                is_leaf[kind] = all_leaves([child])
-            if is_leaf[kind]:
-                names.append(prefix + key)
-            else:
-                levels.append((f"{prefix}{key}.", _one_level(child)))
-                break
-        else:
-            levels.pop()
-    return names
-
-
 class Node:
     """A node or leaf of a pytree, with its dotted name and the range of leaves that it holds.
 
@@ -96,7 +62,17 @@ class Node:
         stop: the position after its last leaf.
     """
 
-    __slots__ = ("_prefix", "_treedef", "alias", "name", "start", "stop", "value")
+    __slots__ = (
+        "_below",
+        "_prefix",
+        "_treedef",
+        "_was_asked",
+        "alias",
+        "name",
+        "start",
+        "stop",
+        "value",
+    )
 
     def __init__(self, value: Any, name: str, alias: str, prefix: str, treedef: Any, start: int):
         self.value = value
@@ -106,6 +82,8 @@ class Node:
         self.stop = start + treedef.num_leaves
         self._prefix = prefix
         self._treedef = treedef
+        self._was_asked = False
+        self._below: list[tuple[str, Node]] | None = None
 
     @property
     def is_leaf(self) -> bool:
@@ -127,19 +105,25 @@ class Node:
         Returns:
             Pairs of key and child.
         """
-        children: list[tuple[str, Node]] = []
+        if toward is None or not self._was_asked:
+            self._was_asked |= toward is not None
+            return list(self._children(toward))
+        if self._below is None:  # who asks for one of them again will ask for more
+            self._below = list(self._children(None))
+        return [(key, child) for key, child in self._below if _is_toward(key, toward)]
+
+    def _children(self, toward: str | None) -> Iterator[tuple[str, Node]]:
         if self.is_childless:
-            return children
+            return
         in_variable = is_variable(self.value)
         start = self.start
-        below = zip(_one_level(self.value), treedef_children(self._treedef), strict=True)
+        below = zip(one_level(self.value), treedef_children(self._treedef), strict=True)
         for (key, value), treedef in below:
-            if toward is None or key == toward or begins(key, toward) or begins(toward, key):
+            if toward is None or _is_toward(key, toward):
                 name = self._prefix + key
                 alias = self.name if in_variable and key == "value" else name
-                children.append((key, Node(value, name, alias, f"{name}.", treedef, start)))
+                yield key, Node(value, name, alias, f"{name}.", treedef, start)
             start += treedef.num_leaves
-        return children
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents before their children, in leaf order."""
@@ -151,7 +135,7 @@ class Node:
 
     def leaf_names(self) -> list[str]:
         """The dotted names of the leaves at and below this node, in leaf order."""
-        return [self.name] if self.is_leaf else _leaf_names(self.value, self._prefix)
+        return [self.name] if self.is_leaf else leaf_names(self.value, self._prefix)
 
     def leaves(self) -> Iterator[Node]:
         """The leaves at and below this node, in leaf order."""
@@ -211,6 +195,10 @@ class Tree:
         return quote(self.leaf_names[position])
 
 
+def _is_toward(key: str, name: str) -> bool:
+    return key == name or begins(key, name) or begins(name, key)
+
+
 def begins(name: str, longer: str) -> bool:
     """Whether a longer dotted name continues a name after a dot."""
     return longer.startswith(name) and longer.startswith(".", len(name))
@@ -218,7 +206,7 @@ def begins(name: str, longer: str) -> bool:
 
 def quote(name: str) -> str:
     """A dotted name as error texts show it."""
-    return repr(name) if name else "the tree itself"
+    return "the tree itself" if name == "" else repr(name)
 
 
 def listing(items: Sequence[str]) -> str:

@@ -92,8 +92,13 @@ def _glob(text: str) -> re.Pattern[str]:
 
 
 def _regex(text: str) -> str:
-    wild = {"*": "[^.]*", "?": "[^.]"}
-    return "".join(wild.get(letter, re.escape(letter)) for letter in text)
+    first, *others = (re.escape(piece).replace(r"\?", "[^.]") for piece in text.split("*"))
+    if not others:
+        return first
+    *middle, last = others
+    # The first fit of a piece is as good as any later one, so there is no going back over it:
+    # going back takes minutes where many pieces nearly fit.
+    return f"{first}{''.join(f'(?>[^.]*?{piece})' for piece in middle)}[^.]*{last}"
 
 
 def _parse_subscript(text: str) -> int | slice:

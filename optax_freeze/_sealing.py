@@ -4,8 +4,8 @@
 * Builtin lists, tuples (named ones too), dicts (in order) and sets, `functools.partial`, and
   dataclasses that can be hashed (the fields that they compare): by type and part by part.
 * Other objects that can be hashed: by type, by their own `==`, and by the bits of the numbers,
-  strings and tuples among their attributes, because `==` alone mixes up `Config(1)` and
-  `Config(True)`.
+  strings, tuples and such objects among their attributes (of a class of C, by what it is pickled
+  by), because `==` alone mixes up `Config(1)` and `Config(True)`.
 * Tracers, functions, and what cannot be hashed or compared: by identity.
 """
 
@@ -29,7 +29,7 @@ from optax_freeze._bits import Array, Exact, Own, Parts, Sealed
 PLAIN = frozenset({
     bool, int, str, bytes, type, types.NoneType, types.FunctionType, types.BuiltinFunctionType,
 })  # fmt: skip
-_ATOMS = (bool, int, float, complex, str, bytes, tuple, np.generic)
+_ATOMS = (bool, int, float, complex, str, bytes, tuple, frozenset, np.generic)
 
 
 def seal(value: Any) -> Any:
@@ -130,15 +130,17 @@ _BUILTINS: dict[type, Callable[[Any], Any]] = {
 
 
 def _atoms(value: Any) -> dict[str, Any]:
-    """The attributes of an object that are numbers, strings or tuples, sealed."""
+    """The attributes of an object that an equality of its own may mix up, sealed."""
     state = object.__getstate__(value)
+    if state is None:  # a class of C, such as a date: what it is pickled by
+        return {"": _seal(value.__reduce_ex__(4)[1])}
     pieces = state if isinstance(state, tuple) else (state,)
     return {
         name: _seal(part)
         for piece in pieces
         if isinstance(piece, dict)
         for name, part in piece.items()
-        if isinstance(part, _ATOMS)
+        if isinstance(part, _ATOMS) or _way(type(part)) is _seal_own
     }
 
 

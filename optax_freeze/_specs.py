@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from optax import GradientTransformation
 
-from optax_freeze._abstract import abstract
+from optax_freeze._abstract import ReadsValue, abstract
 from optax_freeze._entries import Class, Found, Pattern, Regex, Spec, SpecError, View
 from optax_freeze._paths import Tree
 from optax_freeze._questions import Module, Question, Where, where
@@ -74,8 +74,8 @@ def read_specs(value: Any, argument: str) -> tuple[Spec, ...]:
     Raises:
         SpecError: if something in it is not a spec.
     """
-    # A GradientTransformation is a tuple of functions: of specs, by the look of it.
-    is_many = isinstance(value, (list, tuple)) and not isinstance(value, GradientTransformation)
+    # Not a named tuple: a GradientTransformation would be two functions, a hole an empty list.
+    is_many = type(value) in {list, tuple}
     if not is_many or holds_bool(value):
         return (_read_entry(value, argument),)
     return tuple(_read_entry(entry, f"{argument}[{i}]") for i, entry in enumerate(value))
@@ -146,9 +146,18 @@ def view(tree: Tree, specs: Sequence[Spec], *, values: bool) -> View:
 
     Returns:
         The tree, with a copy without values where a function needs one.
+
+    Raises:
+        SpecError: if a class in the tree cannot be without values.
     """
     asks = any(isinstance(spec, Question) for spec in specs)
-    return View(tree, Tree(abstract(tree.value)) if asks and not values else tree)
+    if not asks or values:
+        return View(tree, tree)
+    try:
+        return View(tree, Tree(abstract(tree.value)))
+    except ReadsValue:
+        text = "a class in this tree reads the values of its arrays when it is put together"
+        raise SpecError(f"{text}, and rules are shown arrays without values: name paths") from None
 
 
 def select(specs: Sequence[Spec], view: View, argument: str) -> list[Found]:

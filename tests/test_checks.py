@@ -41,12 +41,14 @@ def nan_with_payload(payload):
         ("name", "name"),
         (int("3000"), int("3000")),
         (jnp.tanh, jnp.tanh),
+        (np.array([1, "x"], object), np.array([1, "x"], object)),
+        (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
         (optax.MaskedNode(), optax.MaskedNode()),
     ],
     ids=str,
 )
 def test_the_same_bits_are_unchanged(old, new):
-    assert_unchanged({"a": old}, {"a": new}, trainable=False)
+    assert_unchanged({"a": old, "b": 1}, {"a": new, "b": 1}, trainable=False)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +65,14 @@ def test_the_same_bits_are_unchanged(old, new):
         (jnp.ones(2), jnp.ones((2, 1)), "its shape from (2,) to (2, 1)"),
         (jax.random.key(3), jax.random.key(4), "in 1 of 2 elements"),
         (0.5, jnp.asarray(0.25), "in 1 of 1 elements, by up to 0.25"),
-        (jnp.ones(2), "ones", "became str from ArrayImpl"),
+        (jnp.ones(2), "ones", "'a' is another str: f32[2] became 'ones'"),
         ("name", "other", "is another str: 'name' became 'other'"),
         (1, True, "is another bool: 1 became True"),
         ("name", "o" * 99, "became 'ooooooooooooooooooooooooooooooooooooooo..."),
         (jnp.ones(2), optax.MaskedNode(), "was left out"),
         (jnp.ones(2), None, "was left out"),
+        (np.array(["x"]), np.array(["y"]), "is another ndarray: <U1[1](numpy) became"),
+        (10**12, jnp.arange(2), "is another ArrayImpl: 1000000000000 became i32[2]"),
     ],
     ids=str,
 )
@@ -84,6 +88,18 @@ def test_all_drifts_are_counted_and_only_frozen_ones():
         assert_unchanged(before, after, freeze="a")
     assert_unchanged(before, {**before, "b": after["b"]}, freeze="a")
     assert_unchanged(before, {**before, "b": after["b"]}, trainable="b")
+
+
+def test_a_donated_leaf_is_named():
+    before = {"a": jnp.ones(3) + 1}
+    before["a"].delete()
+    with pytest.raises(AssertionError, match="'a' cannot be compared: it was donated or deleted"):
+        assert_unchanged(before, {"a": jnp.ones(3)}, freeze="a")
+
+
+def test_nothing_to_compare():
+    with pytest.raises(ValueError, match="nothing is frozen, so there is nothing to compare"):
+        assert_unchanged(PARAMS, PARAMS)
 
 
 def test_other_structures_are_refused():
@@ -140,7 +156,7 @@ LEAKS = {
     "nothing": (optax.sgd(0.1), r"'encoder\.w' would move by up to [\d.]+ by its gradient"),
     "times zero": (
         optax.stateless(lambda u, _: {**u, "encoder": {"w": u["encoder"]["w"] * 0.0}}),
-        r"'encoder\.w' would become NaN with its gradient: it is multiplied by zero",
+        r"'encoder\.w' would become NaN or infinite with its gradient: it is multiplied by zero",
     ),
     "clip": (
         optax.chain(optax.clip_by_global_norm(0.1), trainable_only(optax.sgd(0.1), "encoder")),
@@ -164,9 +180,51 @@ def test_a_leak_is_named_with_its_cause_and_the_way_out(name):
         check_frozen(tx, PARAMS, "encoder")
 
 
-def test_what_moves_late_needs_the_steps():
-    tx, _ = LEAKS["late"]
-    check_frozen(tx, PARAMS, "encoder", steps=2)
+@pytest.mark.parametrize("tx", [LEAKS["late"][0], optax.set_to_zero()], ids=["late", "never"])
+def test_a_run_in_which_nothing_moved_proves_nothing(tx):
+    with pytest.raises(ValueError, match="nothing moved in 2 steps, so nothing is shown"):
+        check_frozen(tx, PARAMS, "encoder", steps=2)
+
+
+def test_what_only_infinite_gradients_move():
+    def zero_if_finite(updates, _):
+        finite = jnp.isfinite(updates["encoder"]["w"]).all()
+        return {**updates, "encoder": {"w": jnp.where(finite, 0.0, updates["encoder"]["w"])}}
+
+    with pytest.raises(
+        FrozenLeak, match=r"'encoder\.w' would become NaN or infinite with its gradient"
+    ):
+        check_frozen(optax.stateless(zero_if_finite), PARAMS, "encoder")
+
+
+@pytest.mark.parametrize("how", ["released", "frozen"])
+def test_python_floats(how):
+    params = {"rate": 0.5, "encoder": jnp.ones(2), "head": jnp.ones(2)}
+    if how == "frozen":
+        check_frozen(optax.chain(FIRST, optax.adam(0.1)), {**params}, "encoder", trainable="head")
+        return
+    mask = {"rate": True, "encoder": False, "head": True}
+    check_frozen(trainable_only(optax.adam(0.1), trainable=mask), params, trainable=mask)
+
+
+@pytest.mark.parametrize("name", ["adamw", "first"])
+def test_nan_is_made_on_purpose(name):
+    with jax.debug_nans(new_val=True):
+        if name == "first":
+            check_frozen(SAFE[name], PARAMS, "encoder")
+        else:
+            with pytest.raises(FrozenLeak, match="weight decay"):
+                check_frozen(LEAKS[name][0], PARAMS, "encoder")
+
+
+def test_arrays_that_are_not_for_jit_are_left_alone():
+    params = {"name": np.array(["a"]), "object": np.array([None], object), "head": jnp.ones(2)}
+    check_frozen(trainable_only(optax.adam(0.1)), params)
+
+
+def test_a_factory_that_was_not_called():
+    with pytest.raises(TypeError, match=r"call it first, as in optax\.adam"):
+        check_frozen(optax.adam, PARAMS, "encoder")
 
 
 def test_momentum_of_an_earlier_mask():

@@ -1,12 +1,15 @@
 """Which hidden values are equal: which share a trace, and what a jitted function makes of each."""
 
 import collections
+import copy
 import dataclasses
+import datetime
 import enum
 import functools
 import itertools
 import math
 import struct
+from decimal import Decimal
 
 import jax
 import jax.numpy as jnp
@@ -341,3 +344,38 @@ def test_hidden_tracers_are_equal_to_themselves_only():
 
     jax.jit(check)(1.0, 1.0)
     jax.vmap(check)(jnp.ones(2), jnp.ones(2))
+
+
+class Holder:
+    """Equal by what it holds, like many a class of settings."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __eq__(self, other):
+        return isinstance(other, Holder) and self.held == other.held
+
+    def __hash__(self):
+        return hash(self.held)
+
+
+LATER = datetime.timezone(datetime.timedelta(hours=1))
+NOON = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Decimal("1.0"), Decimal("1.00")),
+        (Decimal("0"), Decimal("-0")),
+        (range(0, 3, 2), range(0, 4, 2)),
+        (NOON, datetime.datetime(2020, 1, 1, 13, tzinfo=LATER)),
+        (Holder(Holder(1)), Holder(Holder(True))),
+        (Holder(frozenset({1})), Holder(frozenset({True}))),
+    ],
+    ids=repr,
+)
+def test_what_is_equal_by_its_own_words_is_not_mixed_up(one, other):
+    assert one == other
+    assert tree_mask([one]) != tree_mask([other])
+    assert tree_mask([one]) == tree_mask([copy.deepcopy(one)])

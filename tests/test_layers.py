@@ -9,7 +9,8 @@ import optax_freeze
 
 PACKAGE = pathlib.Path(optax_freeze.__file__).parent
 LAYERS = [
-    {"_paths", "_suggest", "_abstract", "_bits", "_table"},
+    {"_levels", "_suggest", "_abstract", "_bits", "_table"},
+    {"_paths"},
     {"_names", "_sealing"},
     {"_numbered", "_drift"},
     {"_patterns"},

@@ -2,6 +2,7 @@
 
 import operator
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -229,3 +230,34 @@ def test_deep_trees_are_no_deeper_for_us_than_for_jax():
     with pytest.raises(MaskError, match="does not fit"):
         freeze_mask(tree, "k.k.k", mask)
     assert jax.tree.leaves(freeze_mask(tree, "k.k.c"))[:3] == [False, False, False]
+
+
+def test_none_beside_what_cannot_train_excuses_nothing():
+    with pytest.raises(SpecError, match=r"'i' matches nothing that can train: 'i\.n' is an array"):
+        trainable_mask({"i": {"n": jnp.arange(2), "none": None}, "w": jnp.ones(2)}, trainable="i")
+
+
+def test_a_mask_in_the_place_of_the_predicate():
+    class Called(eqx.Module):
+        w: object
+
+        def __call__(self, x):
+            return True
+
+    with pytest.raises(SpecError, match=r"predicate takes a function of a leaf, not .*Called"):
+        trainable_mask(Called(jnp.ones(2)), Called(False))
+
+
+@pytest.mark.parametrize("fixed", [[Constant], "Constant", (1,)])
+def test_fixed_is_a_tuple_of_classes(fixed):
+    with pytest.raises(TypeError, match=r"fixed takes a tuple of classes, such as \(Constant,\)"):
+        trainable_mask({"w": jnp.ones(2)}, fixed=fixed)
+
+
+def test_numbers_that_jax_does_not_have_do_not_train():
+    assert not default_trainable(np.ones(2, np.longdouble))
+
+
+def test_a_hole_is_no_list_of_specs():
+    with pytest.raises(SpecError, match="got a MaskedNode"):
+        freeze_mask({"w": jnp.ones(2)}, optax.MaskedNode())

@@ -7,9 +7,11 @@ import pytest
 from hostile import all_bits, bits
 
 from optax_freeze import (
+    Constant,
     SpecError,
     apply_updates,
     param_groups,
+    trainable_mask,
     trainable_only,
     value_and_grad,
     where,
@@ -333,3 +335,21 @@ def test_scan_over_steps_of_an_ensemble_with_donation():
     member = jax.tree.map(lambda leaf: leaf[1], together)
     assert jnp.allclose(member["head"]["w"], alone["head"]["w"], rtol=1e-6)
     assert bits(member["table"]) == bits(params["table"])
+
+
+def test_none_beside_a_leaf_excuses_nothing():
+    params = {"a": {"w": jnp.ones(2), "none": None}, "n": {"i": jnp.arange(2), "none": None}}
+    with pytest.raises(SpecError, match="all leaves that 'a' matches were taken by earlier"):
+        param_groups({"**": optax.sgd(1.0), "a": None}).init(params)
+    with pytest.raises(SpecError, match=r"'n' matches nothing that can train: 'n\.i' is an array"):
+        param_groups({"n": optax.sgd(1.0)}, default=None).init(params)
+
+
+def test_a_mask_releases_what_does_not_train_by_default():
+    params = {"c": Constant(jnp.ones(2)), "w": jnp.ones(2)}
+    mask = trainable_mask(params, fixed=())
+    groups = param_groups({"c": optax.sgd(1.0), "w": optax.sgd(2.0)}, trainable=mask)
+    for tx in (groups, trainable_only(groups, trainable=mask)):
+        updates, _ = tx.update(params, tx.init(params), params)
+        assert updates["c"].value.tolist() == [-1.0, -1.0]
+        assert updates["w"].tolist() == [-2.0, -2.0]

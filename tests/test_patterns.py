@@ -262,3 +262,13 @@ def test_the_first_of_haiku_has_no_number(pattern, expected):
 def test_a_name_that_is_reached_in_two_ways():
     tree = {"a": {"a": {"a": {"a": jnp.ones(2), "none": None}}}}
     assert meant(tree, "**.a.**.a") == {"a.a.a.a"}
+
+
+def test_many_wildcards_in_one_segment_take_no_time():
+    """By going back over every one of them this would take longer than anybody waits."""
+    tree = {"a" * 200: jnp.ones(2), "aab": jnp.ones(2), "abab": jnp.ones(2)}
+    with pytest.raises(SpecError, match="matches no leaf"):
+        meant(tree, "*a" * 30 + "*b")
+    assert meant(tree, "*a*b") == {"aab", "abab"}
+    assert meant(tree, "a*ab") == {"aab", "abab"}
+    assert meant(tree, "?a*b") == {"aab"}

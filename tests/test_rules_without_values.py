@@ -1,11 +1,13 @@
 """In a transformation, functions and `where` see arrays without values."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from optax_freeze import SpecError, frozen, where
+from optax_freeze import SpecError, frozen, grad, trainable_only, where
 from optax_freeze._abstract import AbstractArray
 
 X = jnp.ones(2)
@@ -65,3 +67,31 @@ def test_in_a_transformation_a_rule_may_read_all_else(rule):
 def test_an_abstract_array_has_the_attributes_of_an_array_only():
     with pytest.raises(AttributeError, match="an array has no attribute 'in_features'"):
         AbstractArray((2,), jnp.float32).in_features  # noqa: B018
+
+
+def test_a_rule_that_asks_for_arrays_means_the_same_everywhere():
+    rule = where(lambda path, leaf: eqx.is_inexact_array(leaf) and path == "enc")
+    params = {"enc": jnp.ones(2), "head": jnp.asarray(1.0)}
+    tx = trainable_only(optax.sgd(1.0), rule)
+    updates, _ = tx.update(params, tx.init(params), params)
+    assert updates["enc"].tolist() == [0.0, 0.0]
+    assert float(updates["head"]) == -1.0
+    weak = where(lambda path, leaf: leaf.weak_type)
+    assert grad(lambda p: p["enc"].sum() + p["head"], weak)(params)["head"] == optax.MaskedNode()
+
+
+def test_a_class_that_cannot_be_without_values():
+    @jax.tree_util.register_pytree_node_class
+    class Positive:
+        def __init__(self, w):
+            self.w = abs(w.sum())
+
+        def tree_flatten(self):
+            return (self.w,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    with pytest.raises(SpecError, match="reads the values of its arrays when it is put together"):
+        trainable_only(optax.sgd(1.0), where(lambda path, leaf: True)).init(Positive(jnp.ones(2)))

@@ -272,3 +272,9 @@ def test_a_misspelt_name_and_a_wrong_mask():
         split({"encoder": jnp.ones(2)}, "ecoder")
     with pytest.raises(MaskError, match="it has 'x', which the tree does not"):
         split({"encoder": jnp.ones(2)}, trainable={"encoder": True, "x": False})
+
+
+def test_a_subtree_does_not_fill_a_hole():
+    trainable, rest = split({"a": jnp.ones(2)})
+    with pytest.raises(ValueError, match="'a' is filled with a dict, which is no leaf"):
+        merge({"a": dict(trainable)}, rest)
