@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from optax_freeze._names import find, names_of
@@ -66,7 +65,6 @@ class Found(NamedTuple):
         return any(is_place(below.value) for node in self.nodes for below in node.walk())
 
 
-@dataclass(frozen=True)
 class Spec:
     """One entry, checked.
 
@@ -75,8 +73,10 @@ class Spec:
         may_mean_a_hole: whether what it means cannot be recognised once it has been left out.
     """
 
-    label: str
     may_mean_a_hole: ClassVar[bool] = True
+
+    def __init__(self, label: str):
+        self.label = label
 
     def find(self, view: View) -> Found:
         """The nodes and leaves that this entry means."""
@@ -87,12 +87,14 @@ class Spec:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
 class Pattern(Spec):
     """A path, possibly with wildcards and subscripts."""
 
-    text: str
     may_mean_a_hole = False
+
+    def __init__(self, label: str, text: str):
+        super().__init__(label)
+        self.text = text
 
     def find(self, view: View) -> Found:
         nodes = self._nodes(view.tree)
@@ -129,11 +131,12 @@ class Pattern(Spec):
         return f"a path begins at the root: '**.{self.text}' matches {count} of them"
 
 
-@dataclass(frozen=True)
 class Regex(Spec):
     """A compiled regular expression for the whole path of a leaf."""
 
-    regex: re.Pattern[str]
+    def __init__(self, label: str, regex: re.Pattern[str]):
+        super().__init__(label)
+        self.regex = regex
 
     def _fits(self, node: Node) -> bool:
         return bool(self.regex.fullmatch(node.name) or self.regex.fullmatch(node.alias))
@@ -154,11 +157,12 @@ class Regex(Spec):
         )
 
 
-@dataclass(frozen=True)
 class Class(Spec):
     """A class: every node and leaf that is an instance."""
 
-    cls: type
+    def __init__(self, label: str, cls: type):
+        super().__init__(label)
+        self.cls = cls
 
     def find(self, view: View) -> Found:
         return Found([node for node in view.tree.root.walk() if isinstance(node.value, self.cls)])

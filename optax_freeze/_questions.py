@@ -41,12 +41,14 @@ class where:
             )
 
 
-@dataclass(frozen=True)
 class Question(Spec):
     """A function of the user's that is asked about parts of the tree."""
 
-    predicate: Callable[..., bool]
     subject: ClassVar[str]
+
+    def __init__(self, label: str, predicate: Callable[..., bool]):
+        super().__init__(label)
+        self.predicate = predicate
 
     def subjects(self, tree: Tree) -> Iterator[tuple[Node, tuple[Any, ...]]]:
         """What to ask about, and the arguments to ask with."""
@@ -103,7 +105,6 @@ def ask(predicate: Callable[..., bool], args: tuple[Any, ...], label: str, hint:
     return bool(answer)
 
 
-@dataclass(frozen=True)
 class Module(Question):
     """A function that is asked about every module."""
 
@@ -121,7 +122,6 @@ class Module(Question):
         )
 
 
-@dataclass(frozen=True)
 class Where(Question):
     """A function that is asked about every leaf."""
 
