@@ -39,7 +39,8 @@ LEAKS = {
     "optax.scale_by_zoom_linesearch": SWAYED,
     "optax.yogi": NOISE,
 }
-ORDINARY = [name for name in BUILT if name not in PER_EXAMPLE]
+STILL = {"optax.freeze", "optax.set_to_zero"}  # as the zoo builds them, they move nothing at all
+ORDINARY = [name for name in BUILT if name not in PER_EXAMPLE | STILL]
 
 
 def leak(tx):
@@ -63,3 +64,9 @@ def test_frozen_in_front_is_not_enough_for_these(name):
 def test_trainable_only_always_is(name):
     with as_optax_needs_it(name):
         assert leak(trainable_only(build(name), "encoder")) == ""
+
+
+@pytest.mark.parametrize("name", sorted(STILL))
+def test_what_moves_nothing_shows_nothing(name):
+    with pytest.raises(ValueError, match="nothing moved in 3 steps"):
+        check_frozen(trainable_only(build(name), "encoder"), PARAMS, "encoder")
