@@ -179,3 +179,60 @@ def test_no_all_reduce_for_the_gradient_of_a_frozen_leaf():
     assert shapes == [line.count("f32[16,16]") for line in by_hand]
     everything = [line.count("f32[16,16]") for line in collectives(jax.grad(loss), params)]
     assert sum(everything) > sum(shapes) > 0
+
+
+def test_a_donated_frozen_buffer_is_aliased_and_not_copied():
+    params = {"encoder": jnp.ones((64, 64)), "head": jnp.ones((64, 64))}
+    tx = trainable_only(MOMENTUM, freeze="encoder")
+
+    def step(params, state):
+        _, grads = value_and_grad(
+            lambda p: jnp.sum((p["encoder"] @ p["head"]) ** 2), freeze="encoder"
+        )(params)
+        updates, state = tx.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    donating = jax.jit(step, donate_argnums=(0, 1))
+    buffer = params["encoder"].unsafe_buffer_pointer()
+    memory = donating.lower(params, tx.init(params)).compile().memory_analysis()
+    assert memory.alias_size_in_bytes == 3 * 64 * 64 * 4  # encoder, head and its momentum
+    new, _ = donating(params, tx.init(params))
+    assert new["encoder"].unsafe_buffer_pointer() == buffer
+
+
+def test_shard_map_sums_only_the_gradients_of_what_trains():
+    params = {"encoder": jnp.ones((16, 16)), "head": jnp.ones((16, 16))}
+    x = jnp.arange(256.0).reshape(16, 16) / 256
+    tx = trainable_only(MOMENTUM, freeze="encoder")
+    shapes = []
+
+    def loss(params, x):
+        return jnp.sum((jnp.tanh(x @ params["encoder"]) @ params["head"]) ** 2)
+
+    def sum_over_devices(leaf):
+        shapes.append(leaf.shape)
+        return jax.lax.psum(leaf, "data")
+
+    def step(params, state, x):
+        local = jax.tree.map(lambda leaf: jax.lax.pcast(leaf, "data", to="varying"), params)
+        _, grads = value_and_grad(loss, freeze="encoder")(local, x)
+        updates, state = tx.update(jax.tree.map(sum_over_devices, grads), state, params)
+        return apply_updates(params, updates), state
+
+    sharded = jax.shard_map(
+        step,
+        mesh=MESH,
+        in_specs=(PartitionSpec(), PartitionSpec(), PartitionSpec("data")),
+        out_specs=PartitionSpec(),
+    )
+    new, _ = jax.jit(sharded)(params, tx.init(params), x)
+    assert shapes == [(16, 16)]
+    alone = optax.apply_updates(
+        params["head"],
+        MOMENTUM.update(
+            jax.grad(lambda head: loss({**params, "head": head}, x))(params["head"]),
+            MOMENTUM.init(params["head"]),
+        )[0],
+    )
+    np.testing.assert_allclose(new["head"], alone, rtol=1e-5)  # another order of the sum
+    assert bits(new["encoder"]) == bits(params["encoder"])
