@@ -1,5 +1,7 @@
 """`param_groups`: which optimizer gets which leaf."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -353,3 +355,7 @@ def test_a_mask_releases_what_does_not_train_by_default():
         updates, _ = tx.update(params, tx.init(params), params)
         assert updates["c"].value.tolist() == [-1.0, -1.0]
         assert updates["w"].tolist() == [-2.0, -2.0]
+
+
+def test_the_signature_says_that_a_default_may_be_left_out():
+    assert repr(inspect.signature(param_groups).parameters["default"].default) == "<unset>"

@@ -272,3 +272,12 @@ def test_many_wildcards_in_one_segment_take_no_time():
     assert meant(tree, "*a*b") == {"aab", "abab"}
     assert meant(tree, "a*ab") == {"aab", "abab"}
     assert meant(tree, "?a*b") == {"aab"}
+
+
+def test_one_entry_after_another_looks_below_the_same_name():
+    specs = ["*.w", "blocks[0].w", "blocks[1].b", "blocks[5]"]
+    with pytest.raises(SpecError, match=r"an entry matches no leaf(.|\n)*'blocks\[5\]'"):
+        freeze_mask(NET, specs)
+    mask = freeze_mask(NET, specs[:-1])
+    assert (mask["blocks"]["0"]["w"], mask["blocks"]["1"]["w"]) == (False, True)
+    assert (mask["blocks"]["1"]["b"], mask["l1"]["w"]) == (False, False)
