@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.core
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
@@ -37,19 +38,18 @@ def is_nondiff(leaf: Any) -> bool:
         [True, True, True, False, False, True]
     """
     cls = type(leaf)
-    if cls is float:
-        return False
-    if cls in PLAIN:
-        return True
-    if _is_jax_array(cls):
-        return _is_nondiff_dtype(leaf.dtype)
-    return not is_differentiable(leaf)
+    if cls is float or cls in PLAIN:
+        return cls is not float
+    verdict = _by_class(cls)
+    return _is_nondiff_dtype(leaf.dtype) if verdict is None else verdict
 
 
 # To ask JAX what is an array, and of what dtype, takes long: once for each class and each dtype.
-@functools.lru_cache(maxsize=256)
-def _is_jax_array(cls: type) -> bool:
-    return issubclass(cls, jax.Array)
+@functools.lru_cache(maxsize=512)
+def _by_class(cls: type) -> bool | None:
+    """What the class of a leaf alone says; None if its dtype decides."""
+    arrays = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+    return None if issubclass(cls, arrays) else not issubclass(cls, (float, complex))
 
 
 @functools.lru_cache(maxsize=256)
