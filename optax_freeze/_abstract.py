@@ -79,6 +79,11 @@ def passes_jit(dtype: Any) -> bool:
     )
 
 
+def is_array_of_jit(leaf: Any) -> bool:
+    """Whether a leaf is an array that can be an argument of a jitted function."""
+    return is_array(leaf) and passes_jit(leaf.dtype)
+
+
 def abstract(tree: Any) -> Any:
     """The same tree with an abstract array in the place of every array."""
 

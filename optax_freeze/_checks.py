@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from optax_freeze._abstract import is_array_of_jit
 from optax_freeze._align import Part, slots
 from optax_freeze._choice import read_choice
 from optax_freeze._drift import distance, drift
@@ -18,7 +19,6 @@ from optax_freeze._hostile import (
     FROZEN_GRADIENTS,
     extra_args,
     gradients,
-    is_array_of_jit,
     params_like,
 )
 from optax_freeze._paths import Tree, is_place, listing

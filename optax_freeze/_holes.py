@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from optax_freeze._abstract import is_array, passes_jit
+from optax_freeze._abstract import is_array_of_jit
 from optax_freeze._choice import read_choice
 from optax_freeze._hidden import Hidden, hide, reveal
 from optax_freeze._paths import HOLE, Tree, is_hole, is_place, listing, quote
@@ -128,4 +128,4 @@ def _is_left_out(node: Any) -> bool:
 def _rest(leaf: Any, *, trains: bool) -> Any:
     if trains:
         return HOLE
-    return leaf if is_array(leaf) and passes_jit(leaf.dtype) else hide(leaf)
+    return leaf if is_array_of_jit(leaf) else hide(leaf)

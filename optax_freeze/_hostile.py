@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from optax_freeze._abstract import is_array, passes_jit
+from optax_freeze._abstract import is_array, is_array_of_jit
 from optax_freeze._choice import default_trainable, is_differentiable
 from optax_freeze._paths import Tree
 
@@ -53,11 +53,6 @@ def _placed(value: Any, leaf: Any) -> Any:
     is_bound = isinstance(leaf, jax.ShapeDtypeStruct) or getattr(leaf, "committed", False)
     sharding = leaf.sharding if is_bound else None
     return value if sharding is None else jax.device_put(value, sharding)
-
-
-def is_array_of_jit(leaf: Any) -> bool:
-    """Whether a leaf is an array that can be an argument of a jitted function."""
-    return is_array(leaf) and passes_jit(leaf.dtype)
 
 
 def gradients(tree: Tree, flags: Sequence[bool], scale: float, step: int) -> list[Any]:
