@@ -1,0 +1,53 @@
+"""What error texts say of names: how they are shown, and which one may have been meant."""
+
+from __future__ import annotations
+
+import difflib
+import heapq
+from collections.abc import Iterable, Sequence
+
+_SHORTLIST = 60
+_MEASURED = 200
+SHOWN = 6  # texts in a list of problems
+
+
+def quote(name: str) -> str:
+    """A dotted name as error texts show it."""
+    return "the tree itself" if name == "" else repr(name)
+
+
+def listing(items: Sequence[str]) -> str:
+    """The first few of some texts, and how many more there are."""
+    more = len(items) - SHOWN
+    return "; ".join(items[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def closest(text: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+    """The candidates most like a text.
+
+    `difflib` over every path of a large tree takes minutes, so a cheap measure, how many pairs of
+    neighbouring letters a candidate shares with the text, makes a short list first.
+
+    Args:
+        text: what was written.
+        candidates: what there is.
+        count: how many to return at most.
+
+    Returns:
+        The closest candidates, best first; none that is not close at all.
+    """
+    text = text[:_MEASURED]
+    pairs = {text[i : i + 2] for i in range(len(text) - 1)} or {text}
+
+    def shared(candidate: str) -> float:
+        return sum(map(candidate.__contains__, pairs)) - 0.1 * abs(len(candidate) - len(text))
+
+    shortlist = heapq.nlargest(_SHORTLIST, candidates, key=shared)
+    matcher = difflib.SequenceMatcher(autojunk=False)
+    matcher.set_seq2(text)
+    scored = []
+    for candidate in shortlist:
+        matcher.set_seq1(candidate[:_MEASURED])
+        scored.append((matcher.ratio(), candidate))
+    scored.sort(key=lambda pair: -pair[0])
+    return [name for ratio, name in scored[:count] if ratio >= 0.5 or text in name]
