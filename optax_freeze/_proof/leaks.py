@@ -14,7 +14,7 @@ import optax
 from optax_freeze._masks import read_choice
 from optax_freeze._proof.drift import distance, drift
 from optax_freeze._proof.hostile import FROZEN_GRADIENTS, extra_args, gradients, params_like
-from optax_freeze._training import apply_updates, read_transformation, route
+from optax_freeze._training import apply_updates, keep, read_transformation
 from optax_freeze._trees import Part, Tree, alongside, is_array_of_jit, is_place, listing
 
 
@@ -176,7 +176,7 @@ def _cause(param: Any, moves: list[np.ndarray]) -> str:
 
 
 def _state_cost(tx: Any, own: Tree, flags: list[bool]) -> StateCost:
-    spared = route([tx], lambda _: [0 if flag else None for flag in flags])
+    spared = keep(tx, lambda _: flags)
     total, needed = (
         sum(
             leaf.size * leaf.dtype.itemsize

@@ -45,8 +45,8 @@ def value_and_grad(
 
     Returns:
         A function of the same arguments that returns `(value, gradient)`, or `((value, aux),
-        gradient)`. The gradient has the structure of the tree, with holes (`optax.MaskedNode`) at
-        the leaves that do not train.
+        gradient)`. The gradient has the structure of the tree, with None at the leaves that do not
+        train.
 
     Raises:
         TypeError: if `fun` is not callable, or `argnums` neither an integer nor several.
@@ -62,7 +62,7 @@ def value_and_grad(
         >>> params = {"encoder": jnp.array(2.0), "head": jnp.array(3.0)}
         >>> value, grads = value_and_grad(loss, freeze="encoder")(params, 1.0)
         >>> float(value), float(grads["head"]), grads["encoder"]
-        (6.0, 2.0, MaskedNode())
+        (6.0, 2.0, None)
     """
     if not callable(fun):
         raise TypeError(f"a function is differentiated, not {type(fun).__qualname__}")
@@ -125,7 +125,7 @@ def grad(
         >>> params = {"encoder": jnp.array(2.0), "head": jnp.array(3.0)}
         >>> grads = grad(lambda p: p["head"] * p["encoder"], trainable="head")(params)
         >>> float(grads["head"]), grads["encoder"]
-        (2.0, MaskedNode())
+        (2.0, None)
     """
     both = value_and_grad(fun, freeze, trainable=trainable, argnums=argnums, has_aux=has_aux)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import optax
 
@@ -19,6 +21,18 @@ class _Unset:
 
 
 _UNSET: Any = _Unset()
+DEFAULT = "default"
+
+
+class ParamGroupsState(NamedTuple):
+    """The state of `param_groups`.
+
+    Attributes:
+        groups: from a group's label to the state of its optimizer. The label is the spec as it is
+            written, `"head"`, or `"default"`; what freezes and what has no leaf has no entry.
+    """
+
+    groups: dict[str, Any]
 
 
 def param_groups(
@@ -42,16 +56,19 @@ def param_groups(
             them.
 
     Returns:
-        An `optax.GradientTransformationExtraArgs` whose state is a tuple of the groups' states, in
-        order, `optax.EmptyState()` for what freezes or has no leaf (with a group that has none,
+        An `optax.GradientTransformationExtraArgs`. The field `groups` of its state is a dictionary
+        from a group's label to the state of its optimizer: `state.groups["head"]`; the label is the
+        spec as it is written (several are joined by ", ", a class or function goes by its name), or
+        `"default"`. What freezes or has no leaf has no entry (with a group that has no leaf,
         `optax.tree_map_params` cannot map over the state: leave the group out). `init` and `update`
         raise `SpecError` for a leaf that no entry matches (without `default`), an entry that
-        matches nothing, and one whose leaves were all taken by earlier ones. For the updates of
-        frozen leaves, extra arguments and `optax.tree_map_params` see `trainable_only`.
+        matches nothing, and one whose leaves were all taken by earlier ones; `update` a
+        `ValueError` for a state of other groups. For the updates of frozen leaves, extra arguments
+        and `optax.tree_map_params` see `trainable_only`.
 
     Raises:
         TypeError: if `groups` is not a mapping from specs to transformations or None.
-        SpecError: a key that is not a spec.
+        SpecError: a key that is not a spec, or two groups of one label.
 
     Example:
         >>> import jax.numpy as jnp
@@ -59,36 +76,45 @@ def param_groups(
         >>> from optax_freeze import param_groups
         >>> params = {"encoder": jnp.ones(2), "head": {"w": jnp.ones(2), "b": jnp.ones(2)}}
         >>> tx = param_groups({"encoder": None, "**.b": optax.sgd(0.1)}, default=optax.sgd(1.0))
-        >>> updates, _ = tx.update(params, tx.init(params), params)
+        >>> updates, state = tx.update(params, tx.init(params), params)
         >>> print({"w": float(updates["head"]["w"][0]), "encoder": float(updates["encoder"][0])})
         {'w': -1.0, 'encoder': -0.0}
+        >>> list(state.groups)
+        ['**.b', 'default']
     """
     if not isinstance(groups, Mapping):
         raise TypeError(
             "param_groups takes a mapping from specs to gradient transformations, not "
             f"{type(groups).__qualname__}"
         )
+    entries = [_read_key(key) for key in groups]
+    labels = list(map(_label, groups, entries))
+    if default is not _UNSET:
+        labels.append(DEFAULT)
     members = [_read_member(tx, f"entry {key!r}") for key, tx in groups.items()]
     members.append(None if default is _UNSET else _read_member(default, "default"))
-    entries = [_read_key(key) for key in groups]
+    # Without `default` there is no label for the last of the members, which is None.
+    named = [(label, tx) for label, tx in zip(labels, members, strict=False) if tx is not None]
+    _check_labels(label for label, _ in named)
     specs = [spec for entry in entries for spec in entry]
     choice = read_choice(trainable=trainable)
 
-    def assign(tree: Tree) -> list[int | None]:
+    def assign(tree: Tree) -> list[str | None]:
         flags = choice(tree, values=False)
         found = iter(select(specs, view(tree, specs, values=False), "param_groups"))
         can_train = {i for i, flag in enumerate(flags) if flag}
         free = set(can_train)
-        assigned: list[int | None] = [None] * len(flags)
-        for group, entry in enumerate(entries):
+        assigned: list[str | None] = [None] * len(flags)
+        for label, entry, member in zip(labels, entries, members, strict=False):
             taken: set[int] = set()
             for spec in entry:
                 one = next(found)
                 if not one.holds_hole:  # some of its leaves may be there
-                    _check_used(tree, spec, one.positions, can_train, free, members[group])
+                    _check_used(tree, spec, one.positions, can_train, free, member)
                 taken |= one.positions & free
-            for position in taken:
-                assigned[position] = group
+            if member is not None:
+                for position in taken:
+                    assigned[position] = label
             free -= taken
         if free and default is _UNSET:
             names = listing([tree.name_of(i) for i in sorted(free)])
@@ -96,11 +122,30 @@ def param_groups(
                 f"param_groups: no entry matches {names}: "
                 "add one, or pass default= (None freezes them)"
             )
-        for position in free:
-            assigned[position] = len(entries)
-        return [None if group is None or members[group] is None else group for group in assigned]
+        if members[-1] is not None:
+            for position in free:
+                assigned[position] = DEFAULT
+        return assigned
 
-    return route(members, assign)
+    return route(dict(named), assign, ParamGroupsState, lambda state: state.groups)
+
+
+def _label(key: Any, entry: tuple[Spec, ...]) -> str:
+    """What a group is called: its specs as they are written."""
+    keys = key if isinstance(key, tuple) else (key,)
+    return ", ".join(
+        text if isinstance(text, str) else re.sub("^(class|function) ", "", spec.label)
+        for text, spec in zip(keys, entry, strict=True)
+    )
+
+
+def _check_labels(labels: Iterable[str]) -> None:
+    for label, count in Counter(labels).items():
+        if count > 1:
+            raise SpecError(
+                f"param_groups: {count} groups would be called {label!r}, and their states are "
+                "found by name: give a function a name of its own, or name paths"
+            )
 
 
 def _read_member(tx: Any, where: str) -> optax.GradientTransformation | None:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.core
 import numpy as np
 import optax
 
-from optax_freeze._training.zeros import zero_like
+from optax_freeze._training.declared import declare_starts
+from optax_freeze._training.states import StateForms
+from optax_freeze._training.zeros import frozen_update
 from optax_freeze._trees import (
     HOLE,
     Part,
     Tree,
-    alongside,
-    alongside_or_none,
     is_array,
     is_float0,
     is_place,
-    listing,
+    none_is_a_hole,
+    view_alongside,
+    view_alongside_or_none,
 )
 
-Route = Callable[[Tree], list[int | None]]
+Labels = Callable[[Tree], Sequence[str | None]]
+Pack = Callable[[dict[str, Any]], Any]
 
 
 @functools.cache
@@ -61,75 +64,119 @@ def read_transformation(tx: Any, where: str) -> optax.GradientTransformation:
     return tx
 
 
-def still(leaf: Any, slot: Any) -> Any:
-    """The update of a frozen leaf: a zero where its gradient is an array, else a place as well."""
-    if slot is None:
-        return None  # what `eqx.apply_updates` expects where it gave None
-    if is_place(slot):
-        return HOLE
-    return zero_like(leaf)
-
-
 def route(
-    groups: Sequence[optax.GradientTransformation | None], assign: Route
+    groups: Mapping[str, optax.GradientTransformation],
+    assign: Labels,
+    pack: Pack,
+    unpack: Callable[[Any], dict[str, Any]],
 ) -> optax.GradientTransformationExtraArgs:
     """A transformation that sends every leaf to one of several others, or keeps it still.
 
     Args:
-        groups: the transformations. Each sees the tree with holes in the place of what is not its.
-            None, for a group of leaves that stay still, is never assigned.
+        groups: the transformations by label. Each sees the tree with None in the place of what is
+            not its, and one that gets no leaf is not run and has no state.
         assign: says for each leaf of a tree which of `groups` gets it; None keeps it still.
+        pack: makes the state out of the states of the groups that have leaves, by label.
+        unpack: the opposite, called only with a state of the form that `pack` gives.
 
     Returns:
-        An `optax.GradientTransformationExtraArgs`. Its state is a tuple with the state of every
-        group, `optax.EmptyState()` for one that has no leaf, which is not run.
+        The transformation.
     """
-    idle = optax.identity()
-    inner = [optax.with_extra_args_support(idle if group is None else group) for group in groups]
+    inner = {label: optax.with_extra_args_support(tx) for label, tx in groups.items()}
 
-    def parts(tree: Tree) -> list[Part]:
-        members: list[list[int]] = [[] for _ in groups]
-        for position, group in enumerate(assign(tree)):
-            if group is not None:
-                members[group].append(position)
-        return [Part(tree, positions) for positions in members]
+    sentinels: dict[str, Any] = {}  # nothing depends on this memory but how often init is traced
 
-    def init(params: Any) -> tuple[Any, ...]:
+    def parts(tree: Tree) -> dict[str, Part]:
+        members: dict[str, list[int]] = {}
+        for position, label in enumerate(assign(tree)):
+            if label is not None:
+                members.setdefault(label, []).append(position)
+        found = {label: Part(tree, members[label]) for label in inner if label in members}
+        for label, part in found.items():
+            if label not in sentinels:
+                sentinels[label] = _sentinel(inner[label], part)
+            part.left_out = sentinels[label]
+        return found
+
+    def start(cuts: Mapping[str, Any]) -> Any:
+        with none_is_a_hole():
+            return pack({label: inner[label].init(cut) for label, cut in cuts.items()})
+
+    forms = StateForms(start)
+
+    def init(params: Any) -> Any:
         if is_placeholder(params):
-            return tuple(tx.init(params) for tx in inner)  # the state where all have leaves
+            return start(dict.fromkeys(inner, params))  # the state where all have leaves
         tree = Tree(params)
-        return tuple(
-            tx.init(part.cut(tree.leaves)) if part.positions else optax.EmptyState()
-            for tx, part in zip(inner, parts(tree), strict=True)
-        )
+        of_group = parts(tree)
+        state = start({label: part.cut(tree.leaves) for label, part in of_group.items()})
+        forms.learn(of_group, state)
+        return state
 
     def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
         tree = Tree(updates if params is None else params)
-        gradient = alongside(tree, updates, "updates")
-        moved: dict[int, Any] = {}
-        new_state = list(state)
-        for group, part in enumerate(parts(tree)):
-            if not part.positions:
-                continue
+        gradient = view_alongside(tree, updates, "updates")
+        of_group = parts(tree)
+        for part in of_group.values():
             _check_gradient(part, gradient)
+        states = unpack(forms.check(tree, of_group, state))
+        moved: dict[int, Any] = {}
+        new_states = {}
+        for label, part in of_group.items():
             cut_params = None if params is None else part.cut(tree.leaves)
             extra = {name: _cut_extra(part, value, params) for name, value in extra_args.items()}
-            try:
-                values, new_state[group] = inner[group].update(
-                    part.cut(gradient), state[group], cut_params, **extra
+            with none_is_a_hole():
+                cut, new_states[label] = inner[label].update(
+                    part.cut(gradient), states[label], cut_params, **extra
                 )
-            except Exception as error:
-                _note_state(error, inner[group], state[group], part)
-                _note_floats(error, part)
-                raise
-            moved.update(zip(part.positions, part.values(values), strict=True))
+            moved.update(zip(part.positions, part.values(cut), strict=True))
         new_updates = [
-            moved[i] if i in moved else still(leaf, gradient[i])
+            moved[i] if i in moved else frozen_update(leaf, gradient[i])
             for i, leaf in enumerate(tree.leaves)
         ]
-        return tree.treedef.unflatten(new_updates), tuple(new_state)
+        return tree.treedef.unflatten(new_updates), pack(new_states)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    routed = optax.GradientTransformationExtraArgs(init, update)
+    return declare_starts(
+        routed, lambda tree: [None if label is None else 0 for label in assign(tree)]
+    )
+
+
+def _sentinel(tx: optax.GradientTransformation, part: Part) -> Any:
+    """What a transformation takes for leaves that it does not get: None, or a hole."""
+    leaf = jax.ShapeDtypeStruct((2, 2), np.float32)
+    trials = [  # on the params only if it does not take others, because that takes long
+        (None, lambda: {"a": leaf, "b": None}),
+        (HOLE, lambda: {"a": leaf, "b": HOLE}),
+        (None, part.abstract),
+        (HOLE, Part(part.tree, part.positions, HOLE).abstract),
+    ]
+    for nothing, params in trials:
+        # GaLore, for one, stops its tree maps at None and then asks it for its dtype.
+        with contextlib.suppress(Exception):
+            jax.eval_shape(tx.init, params())
+            return nothing
+    return None  # it refuses these params whatever stands there, and will say why
+
+
+def keep(
+    tx: optax.GradientTransformation, choose: Callable[[Tree], Sequence[bool]]
+) -> optax.GradientTransformationExtraArgs:
+    """A transformation for some leaves, whose state is that of `tx`.
+
+    Args:
+        tx: the transformation.
+        choose: says for each leaf of a tree whether `tx` gets it.
+
+    Returns:
+        The transformation; its state is `optax.EmptyState()` for a tree of which `tx` gets nothing.
+    """
+    return route(
+        {"": tx},
+        lambda tree: ["" if flag else None for flag in choose(tree)],
+        lambda states: states.get("", optax.EmptyState()),
+        lambda state: {"": state},
+    )
 
 
 def _check_gradient(part: Part, gradient: Sequence[Any]) -> None:
@@ -143,31 +190,6 @@ def _check_gradient(part: Part, gradient: Sequence[Any]) -> None:
             )
 
 
-def _note_state(error: Exception, tx: Any, state: Any, part: Part) -> None:
-    """Say so if the state is that of another mask, which a checkpoint may have brought."""
-    expected = jax.eval_shape(lambda: tx.init(part.cut(part.tree.leaves)))
-    if jax.tree.structure(state) != jax.tree.structure(expected):
-        error.add_note(
-            "the state is not one that init gives for this mask: it was made, or restored, for "
-            "another freeze= or trainable=, or for other params"
-        )
-
-
-def _note_floats(error: Exception, part: Part) -> None:
-    """Name what `jit` may have turned from a frozen Python float into an array that trains."""
-    leaves = part.tree.leaves
-    names = [
-        part.tree.name_of(i)
-        for i in part.positions
-        if isinstance(leaves[i], jax.core.Tracer) and leaves[i].aval.weak_type
-    ]
-    if names:
-        error.add_note(
-            f"{listing(names)} trains now, and perhaps did not before: inside jit a Python float "
-            "that came in as an argument is an array. Freeze it by name"
-        )
-
-
 def _cut_extra(part: Part, extra: Any, params: Any) -> Any:
     """Make an extra argument fit the part: a tree like params, or a function of such a tree."""
     cut = _cut_like_params(part, extra)
@@ -178,7 +200,7 @@ def _cut_extra(part: Part, extra: Any, params: Any) -> Any:
 
 
 def _cut_like_params(part: Part, value: Any) -> Any:
-    found = alongside_or_none(part.tree, value)
+    found = view_alongside_or_none(part.tree, value)
     if found is None:
         return value
     pairs = zip(part.tree.leaves, found, strict=True)
@@ -199,7 +221,8 @@ def _with_frozen_values(part: Part, fun: Callable[..., Any]) -> Callable[..., An
 
     @functools.wraps(fun)
     def filled(*args: Any, **kwargs: Any) -> Any:
-        result = fun(*map(fill, args), **{name: fill(arg) for name, arg in kwargs.items()})
+        with none_is_a_hole(yes=False):  # the tree is whole again
+            result = fun(*map(fill, args), **{name: fill(arg) for name, arg in kwargs.items()})
         cut = _cut_like_params(part, result)
         if cut is result and type(result) is tuple:  # such as a value and a gradient
             return tuple(_cut_like_params(part, element) for element in result)

@@ -7,9 +7,10 @@ from typing import Any
 import optax
 
 from optax_freeze._masks import read_choice
-from optax_freeze._training.routing import is_placeholder, read_transformation, route
+from optax_freeze._training.declared import declare_starts
+from optax_freeze._training.routing import is_placeholder, keep, read_transformation
 from optax_freeze._training.zeros import zero_like
-from optax_freeze._trees import Tree, alongside, is_array, is_float0, is_hole, is_place
+from optax_freeze._trees import Tree, is_array, is_float0, is_place, view_alongside
 
 
 def frozen(freeze: Any = None, *, trainable: Any = None) -> optax.GradientTransformationExtraArgs:
@@ -24,7 +25,7 @@ def frozen(freeze: Any = None, *, trainable: Any = None) -> optax.GradientTransf
       **not enough**: they make updates out of zeros. Use `trainable_only`, which also spares the
       optimizer state of what is frozen.
 
-    Holes (`optax.MaskedNode`), None and `float0` in the place of a frozen array become zeros of
+    None, holes (`optax.MaskedNode`) and `float0` in the place of a frozen array become zeros of
     its shape and dtype, so the gradients of `optax_freeze.value_and_grad` may be passed. A zero is
     minus zero where the dtype has one, which leaves even the sign of -0.0 alone.
 
@@ -66,21 +67,24 @@ def frozen(freeze: Any = None, *, trainable: Any = None) -> optax.GradientTransf
                 "their shapes: pass params to update"
             )
         flags = choice(tree, values=False)
-        found = alongside(tree, updates, "updates")
+        found = view_alongside(tree, updates, "updates")
         new = [
             slot if flag else _zero_or_place(leaf, slot)
             for leaf, slot, flag in zip(tree.leaves, found, flags, strict=True)
         ]
         return tree.treedef.unflatten(new), state
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return declare_starts(
+        optax.GradientTransformationExtraArgs(init, update),
+        lambda tree: [0 if flag else None for flag in choice(tree, values=False)],
+    )
 
 
 def _zero_or_place(leaf: Any, slot: Any) -> Any:
     if is_place(slot) and not is_array(leaf):
         return slot
     zero = zero_like(leaf)
-    return slot if is_hole(zero) and is_place(slot) else zero
+    return slot if zero is None and is_place(slot) else zero
 
 
 def trainable_only(
@@ -88,36 +92,40 @@ def trainable_only(
 ) -> optax.GradientTransformationExtraArgs:
     """Any optimizer, for what trains only: the safe way to freeze.
 
-    `tx` sees the tree with holes (`optax.MaskedNode`) in the place of what is frozen: no state, no
-    decay, no noise, no share in a global norm. Its state is the state of this transformation.
+    `tx` sees the tree with None in the place of what is frozen: no state, no decay, no noise, no
+    share in a global norm. Its state is the state of this transformation.
 
     It is the *outermost* wrapper; everything else goes inside::
 
         trainable_only(optax.MultiSteps(optax.chain(clip, adamw), 4), freeze="encoder")  # right
         optax.MultiSteps(trainable_only(optax.chain(clip, adamw), freeze="encoder"), 4)  # wrong
 
-    Around it, `MultiSteps`, clipping, averaging or decay would meet the holes in the updates, hold
-    state for what is frozen, or move it. (`optax.lookahead`, whose updates are not of the structure
-    of its gradients, cannot go inside: use it on what `split` gives.)
+    Around it, `MultiSteps`, clipping, averaging or decay would meet None in the updates, hold state
+    for what is frozen, or move it. (`optax.lookahead`, whose updates are not of the structure of
+    its gradients, cannot go inside: use it on what `split` gives.)
 
-    - The updates of frozen leaves mirror the gradient: zeros where an array came, a hole where a
-      hole or `float0` came, None where None came. `optax_freeze.apply_updates` takes them all.
+    - The updates of frozen leaves mirror the gradient: zeros where an array came, None where None,
+      a hole or `float0` came. `optax_freeze.apply_updates` takes both.
+    - `init`, the gradients and the params may be different views of one model, such as the whole
+      Equinox module and `eqx.filter(model, eqx.is_array)`.
     - Extra arguments with the structure and shapes of params (`grad`) are masked as well, and a
       function (`value_fn`) is called with the full params, so line searches and L-BFGS work. (Not
       so `optax.value_and_grad_from_state`, which mixes the gradient in the state with a full one:
       use it on what `split` gives.)
+    - A state that was made for another choice or for other params raises before anything is
+      computed, and names the leaves.
     - A Python float does not train by default, but inside `jit` one that came in as an argument is
       an array like any other: freeze it by name.
     - If nothing trains, `tx` is neither initialised nor run; the state is `optax.EmptyState()`.
     - `optax.tree_map_params` works over its state. With further trees of the structure of params,
-      such as shardings, let it stop at the holes::
+      such as shardings, let it stop at None::
 
           optax.tree_map_params(
               tx, lambda leaf, sharding: jax.device_put(leaf, sharding), state, shardings,
-              is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+              is_leaf=lambda node: node is None,
           )
 
-      where the function must leave a hole as it is, as `jax.device_put` does.
+      where the function must leave None as it is, as `jax.device_put` does.
 
     Args:
         tx: the optimizer, or an `optax.MultiSteps`.
@@ -127,8 +135,8 @@ def trainable_only(
 
     Returns:
         An `optax.GradientTransformationExtraArgs`. `init` and `update` raise `SpecError` and
-        `MaskError` as `trainable_mask` does, and `update` a `ValueError` for a gradient that has a
-        hole where a leaf trains.
+        `MaskError` as `trainable_mask` does, and `update` a `ValueError` for a gradient that has
+        nothing where a leaf trains, and for a state that does not fit.
 
     Raises:
         TypeError: if `tx` is not a gradient transformation.
@@ -150,18 +158,4 @@ def trainable_only(
     """
     tx = read_transformation(tx, "trainable_only")
     choice = read_choice(freeze, trainable)
-
-    def assign(tree: Tree) -> list[int | None]:
-        return [0 if flag else None for flag in choice(tree, values=False)]
-
-    routed: Any = route([tx], assign)  # Optax says of a state only that it is a tree
-
-    def init(params: Any) -> Any:
-        (state,) = routed.init(params)
-        return state
-
-    def update(updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        updates, (state,) = routed.update(updates, (state,), params, **extra_args)
-        return updates, state
-
-    return optax.GradientTransformationExtraArgs(init, update)
+    return keep(tx, lambda tree: choice(tree, values=False))

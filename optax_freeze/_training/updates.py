@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_freeze._masks import is_differentiable
-from optax_freeze._trees import Tree, alongside, is_place
+from optax_freeze._trees import Tree, is_place, view_alongside
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
@@ -16,8 +16,9 @@ def apply_updates(params: Any, updates: Any) -> Any:
 
     Args:
         params: any pytree.
-        updates: a tree of the same structure; a hole (`optax.MaskedNode`), None or `float0` leaves
-            the param alone.
+        updates: a tree of the same structure; None, a hole (`optax.MaskedNode`) or `float0` leaves
+            the param alone. One of the two may be another view of the model, such as its arrays
+            with None for all else.
 
     Returns:
         `params` with the updates added and every dtype kept. Params that are not of a float or
@@ -28,15 +29,14 @@ def apply_updates(params: Any, updates: Any) -> Any:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> import optax
         >>> from optax_freeze import apply_updates
         >>> params = {"encoder": jnp.ones(2), "head": jnp.ones(2)}
-        >>> new = apply_updates(params, {"encoder": optax.MaskedNode(), "head": -jnp.ones(2)})
+        >>> new = apply_updates(params, {"encoder": None, "head": -jnp.ones(2)})
         >>> new["encoder"] is params["encoder"], float(new["head"].sum())
         (True, 0.0)
     """
     tree = Tree(params)
-    found = alongside(tree, updates, "updates")
+    found = view_alongside(tree, updates, "updates")
     return tree.treedef.unflatten([_apply(tree, i, update) for i, update in enumerate(found)])
 
 

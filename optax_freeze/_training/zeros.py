@@ -8,7 +8,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from optax_freeze._trees import HOLE, is_array
+from optax_freeze._trees import is_array, is_place
+
+
+def frozen_update(leaf: Any, gradient: Any) -> Any:
+    """The update of a frozen leaf: a zero where its gradient is an array, None where it is not."""
+    return None if is_place(gradient) else zero_like(leaf)
 
 
 def zero_like(leaf: Any) -> Any:
@@ -18,17 +23,17 @@ def zero_like(leaf: Any) -> Any:
         leaf: the leaf.
 
     Returns:
-        A zero of its shape and dtype; a hole where there is none (PRNG keys, strings, functions,
+        A zero of its shape and dtype; None where there is none (PRNG keys, strings, functions,
         and `float8_e8m0fnu`, which has powers of two only).
     """
     for cls in (bool, int, float, complex):  # True is an int as well, so in this order
         if isinstance(leaf, cls):
             return -0.0 if cls is float else cls(0)
     if not (is_array(leaf) or isinstance(leaf, np.generic)):
-        return HOLE
+        return None
     zero = _zero_of(leaf.dtype)
     if zero is None:
-        return HOLE
+        return None
     return jnp.full_like(leaf, zero) if is_array(leaf) else leaf.dtype.type(zero)
 
 

@@ -2,9 +2,17 @@
 
 from optax_freeze._trees.arrays import is_array, is_array_of_jit, passes_jit
 from optax_freeze._trees.names import Name, find, names_of
-from optax_freeze._trees.other_trees import alongside, alongside_or_none
+from optax_freeze._trees.other_trees import alongside, view_alongside, view_alongside_or_none
 from optax_freeze._trees.part import Part
-from optax_freeze._trees.places import HOLE, Place, is_float0, is_hole, is_place, is_variable
+from optax_freeze._trees.places import (
+    HOLE,
+    Place,
+    is_float0,
+    is_hole,
+    is_place,
+    is_variable,
+    none_is_a_hole,
+)
 from optax_freeze._trees.texts import SHOWN, closest, listing, quote
 from optax_freeze._trees.tree import Node, Tree, leaf_paths
 
@@ -17,7 +25,6 @@ __all__ = [
     "Place",
     "Tree",
     "alongside",
-    "alongside_or_none",
     "closest",
     "find",
     "is_array",
@@ -29,6 +36,9 @@ __all__ = [
     "leaf_paths",
     "listing",
     "names_of",
+    "none_is_a_hole",
     "passes_jit",
     "quote",
+    "view_alongside",
+    "view_alongside_or_none",
 ]

@@ -11,7 +11,7 @@ from jax.tree_util import treedef_children
 from optax import MaskedNode
 
 from optax_freeze._trees.keys import leaf_names, one_level
-from optax_freeze._trees.places import Place, is_variable
+from optax_freeze._trees.places import Place, is_hole, is_variable
 from optax_freeze._trees.texts import quote
 
 _LEAF = jax.tree.structure(0)
@@ -134,7 +134,9 @@ class Tree:
     @property
     def has_holes(self) -> bool:
         """Whether a leaf has been left out somewhere."""
-        return any(issubclass(cls, MaskedNode) for cls in self.classes)
+        return any(issubclass(cls, MaskedNode) for cls in self.classes) or (
+            type(None) in self.classes and is_hole(None)
+        )
 
     @property
     def has_places(self) -> bool:

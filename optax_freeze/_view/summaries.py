@@ -10,7 +10,7 @@ import jax
 import optax
 
 from optax_freeze._masks import read_choice
-from optax_freeze._training import read_transformation, route
+from optax_freeze._training import declared_starts, keep, read_transformation
 from optax_freeze._trees import Part, Tree
 from optax_freeze._view.folding import lines
 from optax_freeze._view.outline import Group, Row, outline
@@ -22,12 +22,12 @@ class StateBytes:
     """How large an optimizer's state is.
 
     Attributes:
-        bytes: of the state for what trains, as `trainable_only` holds it.
-        without_freezing: of the state for all that could train.
+        as_given: the bytes that it holds of all that could train.
+        in_trainable_only: the bytes that it holds of what trains, when it is in `trainable_only`.
     """
 
-    bytes: int
-    without_freezing: int
+    as_given: int
+    in_trainable_only: int
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -69,8 +69,8 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         """The totals and the rows, of plain Python types only: for logs, JSON or a data frame."""
         state = self.state and {
-            "optimizer_bytes": self.state.bytes,
-            "optimizer_bytes_without_freezing": self.state.without_freezing,
+            "optimizer_bytes": self.state.as_given,
+            "optimizer_bytes_in_trainable_only": self.state.in_trainable_only,
         }
         return {
             "trainable": self.trainable,
@@ -87,10 +87,10 @@ class Summary:
             f"trainable: {self.percent:.4f}%"
         )
         if self.state:
-            spared = self.state.without_freezing - self.state.bytes
+            held, needed = self.state.as_given, self.state.in_trainable_only
             yield (
-                f"optimizer state: {size(self.state.bytes)} | without freezing: "
-                f"{size(self.state.without_freezing)} | saved: {size(spared)}"
+                f"optimizer state: {size(held)} | in trainable_only: {size(needed)} | "
+                f"saved: {size(held - needed)}"
             )
 
     def __str__(self) -> str:
@@ -134,9 +134,10 @@ def summary(
         tree: any pytree: concrete, sharded, abstract (`jax.eval_shape`) or of tracers.
         freeze: specs of what must not train, as in `trainable_mask`.
         trainable: what may train and nothing else: specs, or a mask. `freeze` is carved out of it.
-        tx: the optimizer as it goes into `trainable_only`. Adds the bytes of its state, and what
-            they would be if all that could train did. Nothing is allocated. What it freezes by
-            itself, as `param_groups` does, it takes from `freeze` only.
+        tx: the optimizer, as it goes into `trainable_only` or as it comes out: what a
+            transformation of this library keeps frozen is shown as frozen (not so if another one,
+            such as `optax.chain`, is around it). Adds the bytes of its state, as given and as
+            `trainable_only` would hold it. Nothing is allocated.
         depth: how many segments of a path to show; by default all.
 
     Returns:
@@ -169,31 +170,35 @@ def summary(
         steps        int                      -          -  -
         <BLANKLINE>
         trainable params: 8,960 | all params: 25,600 | trainable: 35.0000%
-        optimizer state: 70.0 KiB | without freezing: 200.0 KiB | saved: 130.0 KiB
+        optimizer state: 200.0 KiB | in trainable_only: 70.0 KiB | saved: 130.0 KiB
     """
     if depth is not None and (isinstance(depth, bool) or not isinstance(depth, int) or depth < 0):
         raise ValueError(f"summary: depth is a number of path segments from 0 on, not {depth!r}")
     seen = Tree(tree)
     flags = read_choice(freeze, trainable)(seen, values=True)
+    tx = None if tx is None else read_transformation(tx, "summary")
+    starts = None if tx is None else declared_starts(tx, seen)
+    if starts is not None:
+        flags = [flag and start is not None for flag, start in zip(flags, starts, strict=True)]
     root = outline(seen, flags)
     state = None if tx is None else _state_bytes(tx, seen, flags)
     return Summary(tuple(root.rows), root, depth, state)
 
 
 def _state_bytes(tx: Any, tree: Tree, flags: Sequence[bool]) -> StateBytes:
-    tx = read_transformation(tx, "summary")
     could = read_choice()(tree, values=False)
     all_flags = [flag or default for flag, default in zip(flags, could, strict=True)]
-    now = _bytes_for(tx, tree, flags)
-    return StateBytes(now, now if all_flags == list(flags) else _bytes_for(tx, tree, all_flags))
+    needed = _bytes_for(tx, tree, flags)
+    held = needed if all_flags == list(flags) else _bytes_for(tx, tree, all_flags)
+    return StateBytes(held, needed)
 
 
 def _bytes_for(tx: Any, tree: Tree, flags: Sequence[bool]) -> int:
     part = Part(tree, [i for i, flag in enumerate(flags) if flag])
-    routed = route([tx], lambda _: [0 if flag else None for flag in flags])
+    kept = keep(tx, lambda _: flags)
 
     def init(values: Sequence[Any]) -> Any:
-        return routed.init(part.fill(values, tree.leaves))
+        return kept.init(part.fill(values, tree.leaves))
 
     state = jax.eval_shape(init, [tree.leaves[position] for position in part.positions])
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))

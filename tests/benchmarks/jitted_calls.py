@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from optax_freeze import apply_updates, merge, split, trainable_only, tree_mask, tree_unmask
+from optax_freeze import (
+    apply_updates,
+    merge,
+    param_groups,
+    split,
+    trainable_only,
+    tree_mask,
+    tree_unmask,
+)
 
 from .measure import compare, peer
 
@@ -37,8 +45,8 @@ def step_ways():
 
     @jax.jit
     def by_trainable_only(params, state):
-        holes = jax.tree.map(lambda _: optax.MaskedNode(), params["encoder"])
-        updates, state = only.update({**params, "encoder": holes}, state, params)
+        gradient = {**params, "encoder": dict.fromkeys(params["encoder"])}
+        updates, state = only.update(gradient, state, params)
         return apply_updates(params, updates), state
 
     def calling(step, *args):
@@ -92,9 +100,37 @@ def array_ways():
     }
 
 
+def group_ways():
+    """The update of 146 small leaves, whose groups differ in their rate."""
+    params = {
+        f"layer{i}": {f"leaf{j}": jnp.ones(3) for j in range(11 if i < 6 else 10)}
+        for i in range(14)
+    }
+    names = list(params)
+
+    def updating(tx):
+        state = tx.init(params)
+        step = jax.jit(tx.update)
+        return lambda: jax.block_until_ready(step(params, state, params))
+
+    def groups(count):
+        shares = [tuple(names[i::count]) for i in range(count)]
+        return param_groups({share: optax.adamw(i * 1e-3) for i, share in enumerate(shares, 1)})
+
+    labels = {name: jax.tree.map(lambda _, name=name: name, params[name]) for name in names}
+    partition = optax.partition({name: optax.adamw(1e-3) for name in names}, labels)
+    return {
+        "one adamw": updating(optax.adamw(1e-3)),
+        "trainable_only(adamw)": updating(trainable_only(optax.adamw(1e-3))),
+        **{f"param_groups, {count}": updating(groups(count)) for count in (1, 4, 14)},
+        "optax.partition, 14": updating(partition),
+    }
+
+
 def main():
     us = {"unit": "us", "scale": 1e6, "repeats": 30, "number": 20}
     compare(f"A step with {MANY:,} frozen leaves", step_ways(), "by hand", **us)
+    compare("The update of 146 leaves in groups", group_ways(), "one adamw", **us)
     for anew in (False, True):
         compare(
             f"{MANY - 1} hidden Python objects, hidden {'anew for each call' if anew else 'once'}",

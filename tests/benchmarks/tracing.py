@@ -11,7 +11,6 @@ from optax_freeze import apply_updates, freeze_mask, param_groups, split, traina
 from .measure import compare, peer
 
 SUBTREES = 100
-HOLE = optax.MaskedNode()
 
 
 def tracing(tx, params, grads, apply):
@@ -36,14 +35,14 @@ def tracing(tx, params, grads, apply):
 
 
 def make_case(leaves, frozen):
-    """Params, what of them is frozen, gradients with holes and the part that trains."""
+    """Params, what of them is frozen, gradients with None and the part that trains."""
     leaf = np.ones(2, np.float32)
     params = {
         f"g{i:02}": {f"l{j}": leaf for j in range(leaves // SUBTREES)} for i in range(SUBTREES)
     }
     names = sorted(params)[:frozen]
     holes = {
-        name: jax.tree.map(lambda _: HOLE, part) if name in names else part
+        name: jax.tree.map(lambda _: None, part) if name in names else part
         for name, part in params.items()
     }
     part = {name: below for name, below in params.items() if name not in names}

@@ -52,12 +52,12 @@ def by_hand(params, x):
     return jax.value_and_grad(lambda head: loss({**rest, "head": head}, x))(params["head"])
 
 
-def test_the_gradient_is_that_of_the_part_with_holes_elsewhere():
+def test_the_gradient_is_that_of_the_part_with_none_elsewhere():
     value, gradient = value_and_grad(loss, freeze="encoder")(PARAMS, X)
     expected_value, expected = by_hand(PARAMS, X)
     assert bits(value) == bits(expected_value)
     assert all_bits(gradient["head"]) == all_bits(expected)
-    assert gradient["encoder"] == [{"b": HOLE, "w": HOLE}] * 3
+    assert gradient["encoder"] == [{"b": None, "w": None}] * 3
 
 
 @pytest.mark.parametrize("kwargs", [
@@ -106,7 +106,7 @@ def test_the_backward_pass_of_a_frozen_leaf_does_not_run():
     assert bool(jnp.isnan(grad(poisoned)(params)["b"][0]))
     gradient = grad(lambda p: jnp.sum(p["a"] ** 2) + poison(p["b"]), freeze="b")(params)
     assert bits(gradient["a"]) == bits(jnp.full(2, 2.0))
-    assert gradient["b"] == HOLE
+    assert gradient["b"] is None
 
 
 TRANSFORMED = {
@@ -182,14 +182,14 @@ ARGNUMS = {
 def test_argnums(argnums, expected):
     found = grad(product, argnums=argnums)(A, B)
     assert jax.tree.map(float, found) == jax.tree.map(
-        lambda part: {"n": HOLE, **part}, expected, is_leaf=lambda node: isinstance(node, dict)
+        lambda part: {"n": None, **part}, expected, is_leaf=lambda node: isinstance(node, dict)
     )
 
 
 def test_of_several_arguments_paths_begin_with_their_place():
     first, second = grad(product, freeze="1", argnums=(1, 0))(A, B)
     assert float(first["x"]) == 2.0
-    assert second["x"] == HOLE
+    assert second["x"] is None
 
 
 def test_other_arguments_come_as_they_are():
@@ -227,7 +227,7 @@ def test_strangers_in_the_tree_come_to_the_function_as_they_are():
 
     gradient = grad(fun)({"w": jnp.array(0.0), **STRANGERS})
     assert float(gradient.pop("w")) == 0.5
-    assert gradient == {**dict.fromkeys(STRANGERS, HOLE), "None": None}
+    assert gradient == {**dict.fromkeys(STRANGERS), "None": None}
 
 
 def test_a_python_float_trains_by_a_mask_that_names_it():
@@ -235,7 +235,7 @@ def test_a_python_float_trains_by_a_mask_that_names_it():
         "x": jnp.array(2.0),
         "rate": 0.5,
     })
-    assert (gradient["x"], float(gradient["rate"])) == (HOLE, 2.0)
+    assert (gradient["x"], float(gradient["rate"])) == (None, 2.0)
 
 
 def test_nothing_trains():
@@ -265,7 +265,7 @@ def test_an_equinox_module():
     gradient = grad(fun, freeze="layers[0]")(model, jnp.ones(2))
     theirs = eqx.filter_grad(fun)(model, jnp.ones(2))
     assert isinstance(gradient, eqx.nn.MLP)
-    assert gradient.layers[0].weight == HOLE
+    assert gradient.layers[0].weight is None
     assert bits(gradient.layers[1].weight) == bits(theirs.layers[1].weight)
 
 

@@ -107,7 +107,7 @@ def test_a_norm_counts_only_what_trains(gradient):
 def test_frozen_fills_places_with_zeros_so_that_a_chain_takes_our_gradients():
     tx = optax.chain(frozen("encoder"), optax.trace(0.9))
     _, gradient = value_and_grad(lambda p: jnp.sum(p["head"] ** 2), freeze="encoder")(PARAMS)
-    assert gradient["encoder"] == HOLE
+    assert gradient["encoder"] is None
     updates = once(tx, gradient)
     assert bits(updates["encoder"]) == bits(jnp.zeros(2))
     assert bits(updates["head"]) == bits(2 * HEAD)
@@ -120,7 +120,7 @@ def test_a_place_at_a_frozen_array_is_filled_by_frozen_and_mirrored_by_trainable
     assert bits(filled["encoder"]) == bits(jnp.full(2, -0.0))
     mirrored = once(trainable_only(optax.sgd(1.0), "encoder"), gradient)
     # None is what eqx.apply_updates wants where it has given None.
-    assert mirrored["encoder"] == (None if place is None else HOLE)
+    assert mirrored["encoder"] is None
 
 
 ZEROS = {
@@ -137,10 +137,10 @@ ZEROS = {
     "Python int": (3, 0),
     "Python bool": (True, False),
     "Python complex": (1j, 0j),
-    "key": (jax.random.key(0), HOLE),
-    "text": ("name", HOLE),
-    "NumPy text": (np.array(["name"]), HOLE),
-    "a dtype without zero": (jnp.ones(2, jnp.float8_e8m0fnu), HOLE),
+    "key": (jax.random.key(0), None),
+    "text": ("name", None),
+    "NumPy text": (np.array(["name"]), None),
+    "a dtype without zero": (jnp.ones(2, jnp.float8_e8m0fnu), None),
 }
 
 
@@ -229,7 +229,7 @@ def test_frozen_is_stateless_and_trainable_only_has_the_state_of_what_it_wraps()
     assert frozen("encoder").init(PARAMS) == optax.EmptyState()
     inner, state = optax.trace(0.9), trainable_only(optax.trace(0.9), "encoder").init(PARAMS)
     assert type(state) is type(inner.init(PARAMS))
-    assert state.trace["encoder"] == HOLE
+    assert state.trace["encoder"] is None
 
 
 @each
@@ -239,10 +239,11 @@ def test_without_params_the_updates_say_what_is_what(make):
     assert all_bits(updates) == all_bits(once(tx))
 
 
-def test_trainable_only_takes_holes_without_params():
+@pytest.mark.parametrize("place", [HOLE, None], ids=repr)
+def test_trainable_only_takes_places_without_params(place):
     tx = trainable_only(optax.sgd(1.0), "encoder")
-    updates, _ = tx.update({"encoder": HOLE, "head": HEAD}, tx.init(PARAMS))
-    assert updates["encoder"] == HOLE
+    updates, _ = tx.update({"encoder": place, "head": HEAD}, tx.init(PARAMS))
+    assert updates["encoder"] == place
     assert bits(updates["head"]) == bits(-HEAD)
 
 
@@ -311,13 +312,9 @@ def test_a_python_float_that_jit_made_an_array_is_named():
     tx = trainable_only(optax.trace(0.9), "encoder")
     gradient = {**GRADIENT, "rate": 1.0}
     state = tx.init(params)
-    with pytest.raises(TypeError, match="can't multiply sequence") as caught:
+    text = r"nothing for it \(a Python float that goes through jit is an array inside: freeze it"
+    with pytest.raises(ValueError, match=f"'rate' trains, but the state holds {text}"):
         jax.jit(tx.update)(gradient, state, params)
-    note = (
-        "'rate' trains now, and perhaps did not before: inside jit a Python float that came in as "
-        "an argument is an array. Freeze it by name"
-    )
-    assert note in caught.value.__notes__
     by_name = trainable_only(optax.trace(0.9), ["encoder", "rate"])
     updates, _ = jax.jit(by_name.update)(gradient, by_name.init(params), params)
     assert bits(updates["rate"]) == bits(jnp.array(-0.0))

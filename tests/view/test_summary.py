@@ -26,6 +26,7 @@ from optax_freeze import (
     count_trainable_params,
     frozen,
     leaf_paths,
+    param_groups,
     split,
     trainable_mask,
     trainable_only,
@@ -281,7 +282,7 @@ def test_an_empty_tree(tree):
         "path  class or array  parameters  bytes  status",
         "",
         "trainable params: 0 | all params: 0 | trainable: 0.0000%",
-        "optimizer state: 0 B | without freezing: 0 B | saved: 0 B",
+        "optimizer state: 0 B | in trainable_only: 0 B | saved: 0 B",
     ]
 
 
@@ -456,24 +457,53 @@ def test_state_bytes_are_those_of_a_real_state(tx):
         state = trainable_only(tx, freeze).init(params)
         return sum(leaf.nbytes for leaf in jax.tree.leaves(state))
 
-    assert shown.state.bytes == real("encoder")
-    assert shown.state.without_freezing == real(None)
+    assert shown.state.in_trainable_only == real("encoder")
+    assert shown.state.as_given == real(None)
 
 
 def test_state_of_a_factory_that_freezes_by_itself():
     params = {"encoder": F32((8, 4)), "head": F32((4, 2))}
     shown = summary(params, "encoder", tx=optax.chain(frozen("encoder"), optax.adam(1e-3)))
-    assert (shown.state.bytes, shown.state.without_freezing) == (4 + 2 * 32, 4 + 2 * 160)
+    assert (shown.state.in_trainable_only, shown.state.as_given) == (4 + 2 * 32, 4 + 2 * 160)
+
+
+WRAPPED = {
+    "trainable_only": trainable_only(optax.adam(1e-3), "encoder"),
+    "param_groups": param_groups({"encoder": None}, default=optax.adam(1e-3)),
+}
+
+
+@pytest.mark.parametrize("tx", WRAPPED.values(), ids=WRAPPED.keys())
+def test_what_a_transformation_of_ours_freezes_is_shown_as_frozen(tx):
+    """Case 39: it used to say that everything trains and that nothing is saved."""
+    params = {"encoder": F32((8, 4)), "head": F32((4, 2))}
+    shown = summary(params, tx=tx)
+    assert [row.trains for row in shown.rows] == [False, True]
+    assert shown.trainable == 8
+    assert (shown.state.in_trainable_only, shown.state.as_given) == (4 + 2 * 32, 4 + 2 * 32)
+    assert str(shown).endswith("optimizer state: 68 B | in trainable_only: 68 B | saved: 0 B")
+
+
+def test_frozen_shows_what_it_freezes():
+    params = {"encoder": F32((8, 4)), "head": F32((4, 2))}
+    assert [row.trains for row in summary(params, tx=frozen("encoder")).rows] == [False, True]
+
+
+def test_the_figure_is_true_of_one_that_is_wrapped_once_more():
+    """Then freeze= alone says what trains, but the state is what it is."""
+    params = {"encoder": F32((8, 4)), "head": F32((4, 2))}
+    shown = summary(params, tx=optax.chain(optax.clip(1.0), WRAPPED["trainable_only"]))
+    assert shown.state.as_given == 4 + 2 * 32
 
 
 def test_state_of_multi_steps():
     shown = summary({"a": F32((5,)), "b": F32((3,))}, "a", tx=optax.MultiSteps(optax.sgd(1.0), 2))
-    assert shown.state.without_freezing - shown.state.bytes == 5 * 4
+    assert shown.state.as_given - shown.state.in_trainable_only == 5 * 4
 
 
 def test_all_frozen_has_no_state():
     shown = summary({"a": F32((5,))}, "a", tx=optax.adam(1e-3))
-    assert (shown.state.bytes, shown.state.without_freezing) == (0, 4 + 2 * 20)
+    assert (shown.state.in_trainable_only, shown.state.as_given) == (0, 4 + 2 * 20)
 
 
 # Errors
@@ -589,7 +619,7 @@ def test_as_dict_is_plain_data():
         "percent": 60.0,
         "bytes": 14,
         "optimizer_bytes": 0,
-        "optimizer_bytes_without_freezing": 0,
+        "optimizer_bytes_in_trainable_only": 0,
         "rows": [
             {
                 "path": "a",

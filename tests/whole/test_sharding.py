@@ -33,8 +33,8 @@ def make_params():
     return jax.tree.map(jax.device_put, params, SHARDINGS)
 
 
-def is_hole(node):
-    return isinstance(node, optax.MaskedNode)
+def is_none(node):
+    return node is None
 
 
 def loss(params):
@@ -70,13 +70,13 @@ def head_trace(state):
 
 
 def state_shardings(tx, state):
-    """What `jit` wants to know of a state: a sharding for every leaf, holes where it has holes."""
+    """What `jit` wants to know of a state: a sharding for every leaf, None where it has None."""
 
     def choose(leaf, sharding):
-        return leaf if is_hole(leaf) else sharding
+        return None if leaf is None else sharding
 
     return optax.tree_map_params(
-        tx, choose, state, SHARDINGS, transform_non_params=lambda _: WHOLE, is_leaf=is_hole
+        tx, choose, state, SHARDINGS, transform_non_params=lambda _: WHOLE, is_leaf=is_none
     )
 
 
@@ -131,7 +131,7 @@ def test_the_recipe_of_the_docstring_places_a_state():
         lambda leaf, sharding: jax.device_put(leaf, sharding),
         state,
         SHARDINGS,
-        is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+        is_leaf=lambda node: node is None,
     )
     assert jax.tree.structure(placed) == jax.tree.structure(state)
     assert shardings(head_trace(placed)) == SHARDINGS["head"]
