@@ -31,25 +31,26 @@ def read_npz(path: Path) -> dict[str, jax.ShapeDtypeStruct | Pickled]:
 
     Raises:
         CheckpointError: if the file is not a whole one or holds what is no array.
-        OSError: if it cannot be read.
     """
+    with path.open("rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _members(path, archive)
+        except CheckpointError:
+            raise
+        except Exception as error:  # of zipfile, of what unpacks a member, of NumPy's own parser
+            raise CheckpointError(broken(path, KIND, error)) from None
+
+
+def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, jax.ShapeDtypeStruct | Pickled]:
     leaves: dict[str, jax.ShapeDtypeStruct | Pickled] = {}
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                name = member.filename.removesuffix(".npy")
-                if name == member.filename or name in leaves:
-                    what = "is there twice" if name in leaves else "is no array"
-                    raise CheckpointError(
-                        f"{path}: {member.filename!r} {what}. Save with numpy.savez"
-                    )
-                with archive.open(member) as file:
-                    head = io.BytesIO(file.read(_HEAD))
-                leaves[name] = _leaf(path, member, head)
-    except (CheckpointError, OSError):
-        raise
-    except Exception as error:  # of zipfile, of what unpacks a member, of NumPy's own parser
-        raise CheckpointError(broken(path, KIND, error)) from None
+    for member in archive.infolist():
+        name = member.filename.removesuffix(".npy")
+        if name == member.filename or name in leaves:
+            what = "is there twice" if name in leaves else "is no array"
+            raise CheckpointError(f"{path}: {member.filename!r} {what}. Save with numpy.savez")
+        with archive.open(member) as file:
+            leaves[name] = _leaf(path, member, io.BytesIO(file.read(_HEAD)))
     return leaves
 
 
@@ -65,6 +66,9 @@ def _leaf(path: Path, member: zipfile.ZipInfo, head: io.BytesIO) -> jax.ShapeDty
         return Pickled()
     needed = head.tell() + math.prod(shape) * dtype.itemsize
     if needed != member.file_size or min(shape, default=0) < 0:
-        problem = f"{member.filename!r} has {member.file_size:,} bytes and needs {needed:,}"
+        problem = (
+            f"{member.filename!r} of shape {shape} has {member.file_size:,} bytes and needs "
+            f"{needed:,}"
+        )
         raise CheckpointError(broken(path, KIND, problem))
-    return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.ShapeDtypeStruct(shape, dtype.newbyteorder("="))  # JAX knows no other order

@@ -56,6 +56,7 @@ def read_safetensors(path: Path) -> Leaves:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError:
         raise CheckpointError(missing_extra(path, "safetensors")) from None
+    path.open("rb").close()  # the library says of a file it may not read that it is not there
     try:
         with safe_open(path, framework="numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -88,7 +89,8 @@ def read_shards(index: Path) -> Leaves:
     except (ValueError, RecursionError) as error:
         raise CheckpointError(broken(index, "index of shards", error)) from None
     shard_of = found.get("weight_map") if isinstance(found, dict) else None
-    if not isinstance(shard_of, dict) or not all(isinstance(to, str) for to in shard_of.values()):
+    is_map = isinstance(shard_of, dict) and all(isinstance(to, str) for to in shard_of.values())
+    if not is_map or not shard_of:
         raise CheckpointError(
             f"{index}: no index of shards: it has no 'weight_map' from names to files. "
             f"Name a .safetensors file itself"

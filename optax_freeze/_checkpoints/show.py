@@ -46,10 +46,13 @@ def show(
     """
     with _patience(f"reading {file}"):
         shown = summary(read(file), freeze, trainable=trainable, tx=tx, depth=depth)
+    console = Console()
     if as_json:
         print(json.dumps(shown.as_dict(), indent=2))
-    else:
-        Console(highlight=False, markup=False, emoji=False).print(shown)
+    elif console.is_terminal:
+        console.print(shown)
+    else:  # what goes into a file or a pipe leaves no column out
+        print(shown)
 
 
 def optimizer(name: str) -> optax.GradientTransformation:

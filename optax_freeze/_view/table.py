@@ -100,7 +100,7 @@ def layout(
             first, name = f"{name}\n", ""
         cells = [f"{name:{room}}"] + [
             f"{cell:{align}{size}}"
-            for cell, align, size in zip(row, aligns, widths[:-1], strict=False)
+            for cell, align, size in zip(row[:-1], aligns, widths[:-1], strict=True)
             if cell
         ]
         yield f"{first}{'  '.join(cells)}  ", row[-1], style
