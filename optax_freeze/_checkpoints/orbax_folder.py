@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,11 @@ def read_orbax(folder: Path) -> Any:
         import orbax.checkpoint as ocp
     except ModuleNotFoundError:
         raise CheckpointError(missing_extra(folder, "orbax")) from None
-    try:
-        with ocp.PyTreeCheckpointer() as checkpointer:
-            found = checkpointer.metadata(folder.absolute())
-        tree = found.item_metadata.tree  # pyright: ignore[reportOptionalMemberAccess]
+    try:  # the handler itself: a checkpointer keeps to itself what is wrong
+        handler: Any = ocp.PyTreeCheckpointHandler()
+        tree = handler.metadata(folder.absolute()).tree
     except Exception as error:  # of Orbax, of TensorStore, of JSON, of the system
-        problem = str(error).partition("\n")[0][:200]
+        problem = re.split(r"\n| \[tensorstore_spec", str(error))[0]
         raise CheckpointError(
             f"{folder}: Orbax cannot read what it says of its arrays ({type(error).__name__}: "
             f"{problem}). Copy the whole folder, or save it again"

@@ -22,6 +22,7 @@ from optax_freeze import __main__ as command
 from optax_freeze import summary
 from optax_freeze._checkpoints import CheckpointError
 from optax_freeze._checkpoints.reading import read
+from optax_freeze._checkpoints.safetensors_file import DTYPES
 
 F32 = {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]}
 
@@ -121,6 +122,12 @@ def test_a_file_that_is_no_whole_checkpoint(name, data, texts, tmp_path, capsys)
     (tmp_path / name).write_bytes(data)
     found = refused(tmp_path / name, capsys)
     assert [text for text in texts if text not in found] == []
+
+
+def test_a_dtype_that_the_library_knows_and_we_do_not(tmp_path, monkeypatch, capsys):
+    monkeypatch.delitem(DTYPES, "F32")
+    safetensors.numpy.save_file({"w": np.ones(2, np.float32)}, tmp_path / "a.safetensors")
+    assert refused(tmp_path / "a.safetensors", capsys) == "no dtype of JAX for 'F32'"
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -229,7 +236,7 @@ def test_shards_that_do_not_fit_their_index(where, text, tmp_path, capsys):
 
 def save(folder):
     with ocp.PyTreeCheckpointer() as checkpointer:
-        checkpointer.save(folder, {"w": jnp.ones((3, 4)), "b": jnp.ones(3)})
+        checkpointer.save(folder, {"w": jnp.ones((3, 4))})
     return folder
 
 
