@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from optax_freeze._masks import is_differentiable
 from optax_freeze._trees import is_array, is_place
 
 _WHAT = "a factor is a number above 0, an array of such, or a schedule"
-Schedule = Callable[[Any], Any]
+_WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 
 
 def read_factor(value: Any, where: str) -> Any:
@@ -60,13 +59,13 @@ def real(value: Any, where: str) -> Any:
     """
     if isinstance(value, jax.core.Tracer) and _is_real(value.dtype):
         return value
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if is_number:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         return np.asarray(value, np.float64)
     if isinstance(value, (jax.Array, np.ndarray, np.generic)) and _is_real(value.dtype):
         return np.asarray(value)
-    kind = f"an array of {value.dtype}" if is_array(value) else f"{type(value).__qualname__}"
-    raise TypeError(f"{where}: got {kind}: {_hint(value)}")
+    kind = type(value).__qualname__
+    dtype = getattr(value, "dtype", None)
+    raise TypeError(f"{where}: got {kind}{f' of {dtype}' if dtype else ''}: {_hint(value)}")
 
 
 def _is_real(dtype: Any) -> bool:
@@ -121,7 +120,7 @@ def scale(update: Any, factor: Any) -> Any:
         cls: Any = type(update)
         return cls(update * float(factor))
     update = update if is_array(update) else jnp.asarray(update)
-    wide = np.float64 if update.dtype in {np.float64, np.complex128} else np.float32
+    wide = np.float64 if update.dtype in _WIDE else np.float32
     factor = factor.astype(wide).reshape(factor.shape + (1,) * (update.ndim - factor.ndim))
     if jnp.issubdtype(update.dtype, jnp.complexfloating):
         # By parts: a product of complex numbers would lose a minus sign of 0.0.

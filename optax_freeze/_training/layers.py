@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from optax_freeze._masks import describe, is_differentiable
-from optax_freeze._specs import Found, Spec, SpecError, counted, read_specs, select, view
+from optax_freeze._specs import Spec, SpecError, counted, read_specs, select, view
 from optax_freeze._trees import Node, Tree, find, listing, quote
 
 Layer = list[tuple[str, Node]]  # what is in it, by the names under which it was found
@@ -62,13 +62,14 @@ def layer_decay(tree: Any, layers: Any, decay: float) -> dict[str, float]:
     decay = _read_decay(decay)
     entries = _read_layers(layers)
     seen = Tree(tree)
-    specs = [spec for entry in entries for spec in entry]
+    specs = [spec for entry, _ in entries for spec in entry]
     found = iter(select(specs, view(seen, specs, values=True), "layer_decay"))
     stack: list[Layer] = []
     taken: dict[int, str] = {}
-    for entry in entries:
+    for entry, is_tuple in entries:
         label = ", ".join(spec.label for spec in entry)
-        made = _layers(seen, entry, [next(found) for _ in entry])
+        nodes = [node for _ in entry for node in next(found).nodes]
+        made = [_layer(nodes)] if is_tuple else _counted(seen, entry[0]) or [_layer(nodes)]
         for layer in made:
             _take(seen, layer, label, taken)
         _check_trains(seen, label, _positions(node for layer in made for _, node in layer))
@@ -92,36 +93,45 @@ def _read_decay(decay: Any) -> float:
     return float(decay)
 
 
-def _read_layers(layers: Any) -> list[tuple[Spec, ...]]:
-    if type(layers) not in {list, tuple}:
-        return [read_specs(layers, "layers")]
-    if not layers:
+def _read_layers(layers: Any) -> list[tuple[tuple[Spec, ...], bool]]:
+    """The specs of every entry, and whether it is a tuple or list, and so one layer."""
+    listed = layers if _is_many(layers) else [layers]
+    if not listed:
         raise SpecError("layers is empty: list them from the input to the output")
-    entries = [read_specs(entry, f"layers[{i}]") for i, entry in enumerate(layers)]
-    for i, entry in enumerate(entries):
-        if not entry:
+    entries = []
+    for i, entry in enumerate(listed):
+        specs = read_specs(entry, f"layers[{i}]" if listed is layers else "layers")
+        if not specs:
             raise SpecError(f"layers[{i}] names nothing: leave it out")
+        entries.append((specs, _is_many(entry)))
     return entries
 
 
-def _layers(tree: Tree, entry: Sequence[Spec], found: Sequence[Found]) -> list[Layer]:
-    """The layers that an entry means: one, unless it counts."""
-    rows = counted(entry[0], tree) if len(entry) == 1 else None
+def _is_many(value: Any) -> bool:
+    return type(value) in {list, tuple}
+
+
+def _counted(tree: Tree, spec: Spec) -> list[Layer] | None:
+    """The layers that an entry counts, or None if it does not count."""
+    rows = counted(spec, tree)
     if rows is None:
-        nodes = [node for one in found for node in one.nodes]
-        return [[(node.name, node) for node in _uppermost(nodes)]]
+        return None
     if not rows:
         raise SpecError(
-            f"layer_decay: what {entry[0].label} counts was left out of this tree: pass the params "
-            "as a whole"
+            f"layer_decay: what {spec.label} counts was left out of this tree: pass the params as "
+            "a whole"
         )
     if len(rows) > 1:
         firsts = listing([f"one begins with {quote(row[0].text)}" for row in rows])
         raise SpecError(
-            f"layer_decay: {entry[0].label} counts {len(rows)} rows of layers at once: {firsts}. "
-            "Name one; for two towers merge the results of two calls"
+            f"layer_decay: {spec.label} counts {len(rows)} rows of layers at once: {firsts}. Name "
+            "one; for two towers merge the results of two calls"
         )
     return [[(name.text, node) for node in name.tops] for name in rows[0]]
+
+
+def _layer(nodes: Iterable[Node]) -> Layer:
+    return [(node.name, node) for node in _uppermost(nodes)]
 
 
 def _uppermost(nodes: Iterable[Node]) -> Iterator[Node]:
@@ -141,8 +151,9 @@ def _take(tree: Tree, layer: Layer, label: str, taken: dict[int, str]) -> None:
     positions = _positions(node for _, node in layer)
     for i in positions:
         if i in taken:
-            both = f"of {taken[i]} and of {label}" if taken[i] != label else f"of {label}"
-            raise SpecError(f"layer_decay: {tree.name_of(i)} is in two layers, {both}")
+            raise SpecError(
+                f"layer_decay: {tree.name_of(i)} is in two layers, of {taken[i]} and of {label}"
+            )
     taken.update(dict.fromkeys(positions, label))
 
 
