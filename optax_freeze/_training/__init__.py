@@ -3,6 +3,8 @@
 from optax_freeze._training.declared import declared_starts
 from optax_freeze._training.gradients import grad, value_and_grad
 from optax_freeze._training.groups import param_groups
+from optax_freeze._training.layers import layer_decay
+from optax_freeze._training.rates import scale_by_spec
 from optax_freeze._training.routing import keep, read_transformation
 from optax_freeze._training.split_merge import merge, split
 from optax_freeze._training.transforms import frozen, trainable_only
@@ -15,9 +17,11 @@ __all__ = [
     "frozen",
     "grad",
     "keep",
+    "layer_decay",
     "merge",
     "param_groups",
     "read_transformation",
+    "scale_by_spec",
     "split",
     "trainable_only",
     "unfreeze_at",

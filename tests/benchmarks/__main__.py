@@ -13,6 +13,7 @@ from . import (
     importing,
     jitted_calls,
     mask_building,
+    rates,
     tracing,
     training_step,
     unfreezing,
@@ -32,5 +33,6 @@ mask_building.main(instructions=options.instructions)
 hiding.main(instructions=options.instructions)
 jitted_calls.main()
 unfreezing.main()
+rates.main()
 tracing.main()
 importing.main()
