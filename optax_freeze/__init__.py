@@ -14,8 +14,10 @@ from optax_freeze._proof import FrozenLeak, StateCost, assert_unchanged, check_f
 from optax_freeze._specs import SpecError, where
 from optax_freeze._training import (
     apply_updates,
+    cut_rows,
     frozen,
     grad,
+    join_rows,
     merge,
     param_groups,
     split,
@@ -35,6 +37,7 @@ __all__ = [
     "assert_unchanged",
     "check_frozen",
     "count_trainable_params",
+    "cut_rows",
     "default_trainable",
     "freeze_mask",
     "frozen",
@@ -42,6 +45,7 @@ __all__ = [
     "grad",
     "is_masked",
     "is_nondiff",
+    "join_rows",
     "leaf_paths",
     "merge",
     "param_groups",
