@@ -45,10 +45,9 @@ class Pattern(Spec):
 
     def _rows(self, tree: Tree) -> str:
         """Whether an index was asked of arrays, whose rows are no leaves."""
-        prefixes = [self.text[: bracket.start()] for bracket in re.finditer(r"\[", self.text)]
-        for node in (
-            node for text in filter(None, prefixes) for node in _matched(tree, parse(text))
-        ):
+        before = [self.text[: bracket.start()] for bracket in re.finditer(r"\[", self.text)]
+        names = [name for text in before if text for name in match(names_of(tree), parse(text))]
+        for node in (node for name in names for node in name.nodes):
             leaves = tree.leaves[node.start : node.stop]
             shapes = [leaf.shape for leaf in leaves if is_array(leaf) and leaf.ndim]
             is_numbered = any(key.isdigit() for key, _ in node.children())

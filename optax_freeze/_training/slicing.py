@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,19 +63,46 @@ def join_arrays(pieces: Sequence[Any], cut: Cut) -> Any:
             whole[_at(axis, _rows(cut, piece))] = part
         return whole
 
-    def join(*pieces: Any) -> Any:
-        whole = jnp.concatenate(pieces, axis)
-        if not cut.picked:
-            return whole
-        # Into an array that counts for nothing but its shape and dtype: the gradient is then that
-        # of taking the rows out again, which keeps its bits, and costs nothing for a frozen piece.
-        whole = jax.lax.stop_gradient(whole)
-        for piece, part in enumerate(pieces):
-            place = whole.at[_at(axis, _rows(cut, piece))]
-            whole = place.set(part, unique_indices=True, mode="promise_in_bounds")
-        return whole
+    join = _join if jnp.issubdtype(first.dtype, jnp.inexact) else _put_together
+    return _placed(functools.partial(join, cut, axis), pieces, shape, axis)
 
-    return _placed(join, pieces, shape, axis)
+
+def _put_together(cut: Cut, axis: int, *pieces: Any) -> jax.Array:
+    dtype = pieces[0].dtype
+    bits = _bits_of(dtype)
+    if bits:  # on a CPU, XLA goes by way of a wider float, in which a NaN loses its bits
+        pieces = tuple(jax.lax.bitcast_convert_type(piece, bits) for piece in pieces)
+    whole = jnp.concatenate(pieces, axis)
+    if cut.picked:
+        inverse = np.argsort(np.concatenate([cut.other_rows, cut.picked_rows]))
+        whole = _taker(axis, inverse)(whole)
+    return jax.lax.bitcast_convert_type(whole, dtype) if bits else whole
+
+
+def _bits_of(dtype: Any) -> Any:
+    """The unsigned integers with the bits of a narrow float, for others None."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return None
+    return {8: jnp.uint8, 16: jnp.uint16}.get(jnp.finfo(dtype).bits)
+
+
+# With a derivative of its own, whose transpose takes the rows out of the gradient again: that keeps
+# their bits, and there is none for a frozen piece. The one that JAX would find adds into zeros.
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _join(cut: Cut, axis: int, *pieces: Any) -> jax.Array:
+    return _put_together(cut, axis, *pieces)
+
+
+@_join.defjvp
+def _join_jvp(cut: Cut, axis: int, pieces: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    whole = _join(cut, axis, *pieces)
+    if not cut.picked:
+        return whole, jnp.concatenate(tangents, axis)
+    tangent = jnp.zeros_like(whole)
+    for piece, part in enumerate(tangents):
+        place = tangent.at[_at(axis, _rows(cut, piece))]
+        tangent = place.set(part, unique_indices=True, mode="promise_in_bounds")
+    return whole, tangent
 
 
 def _rows(cut: Cut, piece: int) -> Any:
