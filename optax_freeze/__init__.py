@@ -14,8 +14,10 @@ from optax_freeze._proof import FrozenLeak, StateCost, assert_unchanged, check_f
 from optax_freeze._specs import SpecError, where
 from optax_freeze._training import (
     apply_updates,
+    cut_rows,
     frozen,
     grad,
+    join_rows,
     layer_decay,
     merge,
     param_groups,
@@ -38,6 +40,7 @@ __all__ = [
     "assert_unchanged",
     "check_frozen",
     "count_trainable_params",
+    "cut_rows",
     "default_trainable",
     "freeze_mask",
     "frozen",
@@ -45,6 +48,7 @@ __all__ = [
     "grad",
     "is_masked",
     "is_nondiff",
+    "join_rows",
     "layer_decay",
     "leaf_paths",
     "merge",

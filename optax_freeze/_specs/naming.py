@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.patterns import PatternError, Segment, beginning, match, parse
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
-from optax_freeze._trees import Node, Tree, closest, find, is_place, names_of
+from optax_freeze._trees import Node, Tree, closest, find, is_array, is_place, names_of
 
 
 class Pattern(Spec):
@@ -41,7 +41,23 @@ class Pattern(Spec):
             return "the tree is one bare leaf, which has no name: '**' means it"
         if not tree.leaves:
             return "there is nothing to match"
-        return self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+        return self._rows(tree) or self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+
+    def _rows(self, tree: Tree) -> str:
+        """Whether an index was asked of arrays, whose rows are no leaves."""
+        before = [self.text[: bracket.start()] for bracket in re.finditer(r"\[", self.text)]
+        names = [name for text in before if text for name in match(names_of(tree), parse(text))]
+        for node in (node for name in names for node in name.nodes):
+            leaves = tree.leaves[node.start : node.stop]
+            shapes = [leaf.shape for leaf in leaves if is_array(leaf) and leaf.ndim]
+            is_numbered = any(key.isdigit() for key, _ in node.children())
+            if len(shapes) == len(leaves) and len({s[0] for s in shapes}) == 1 and not is_numbered:
+                what = "is one array" if node.is_leaf else "holds arrays only"
+                return (
+                    f"{node.name!r} {what}, and rows of arrays are no leaves: make leaves of them, "
+                    f"cut_rows(params, {{{node.name!r}: ...}})"
+                )
+        return ""
 
     def _anywhere(self, tree: Tree) -> str:
         """Whether it was only written without the beginning of a path."""

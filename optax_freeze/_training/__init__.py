@@ -1,4 +1,4 @@
-"""What moves: transformations, gradients, and the two halves of a split tree."""
+"""What moves: transformations, gradients, rows, and the two halves of a split tree."""
 
 from optax_freeze._training.declared import declared_starts
 from optax_freeze._training.gradients import grad, value_and_grad
@@ -6,6 +6,7 @@ from optax_freeze._training.groups import param_groups
 from optax_freeze._training.layers import layer_decay
 from optax_freeze._training.rates import scale_by_spec
 from optax_freeze._training.routing import keep, read_transformation
+from optax_freeze._training.rows import cut_rows, join_rows
 from optax_freeze._training.split_merge import merge, split
 from optax_freeze._training.transforms import frozen, trainable_only
 from optax_freeze._training.unfreezing import unfreeze_at
@@ -13,9 +14,11 @@ from optax_freeze._training.updates import apply_updates
 
 __all__ = [
     "apply_updates",
+    "cut_rows",
     "declared_starts",
     "frozen",
     "grad",
+    "join_rows",
     "keep",
     "layer_decay",
     "merge",

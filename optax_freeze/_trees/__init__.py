@@ -4,6 +4,7 @@ from optax_freeze._trees.arrays import is_array, is_array_of_jit, passes_jit
 from optax_freeze._trees.names import Name, find, names_of
 from optax_freeze._trees.other_trees import alongside, view_alongside, view_alongside_or_none
 from optax_freeze._trees.part import Part
+from optax_freeze._trees.pieces import Cut, Pieces
 from optax_freeze._trees.places import (
     HOLE,
     Place,
@@ -19,9 +20,11 @@ from optax_freeze._trees.tree import Node, Tree, leaf_paths
 __all__ = [
     "HOLE",
     "SHOWN",
+    "Cut",
     "Name",
     "Node",
     "Part",
+    "Pieces",
     "Place",
     "Tree",
     "alongside",

@@ -13,6 +13,7 @@ from optax_freeze._hiding import Hidden, show, unseal
 from optax_freeze._trees import (
     Name,
     Node,
+    Pieces,
     Tree,
     is_array,
     is_float0,
@@ -134,6 +135,8 @@ def _join(name: Name, segment: str, leaves: list[Group], below: list[Group], for
         what, row = f"{cls} {leaf.what}", dataclasses.replace(row, kind=cls)
         form = forms.setdefault((what, leaf.form), len(forms))
         return dataclasses.replace(leaf, name=segment, what=what, row=row, form=form)
+    if len(name.nodes) == 1 and isinstance(name.nodes[0].value, Pieces):
+        below = [_piece(name.nodes[0].value, group, forms) for group in below]
     children = (*leaves, *below)
     what = "" if leaves else " ".join(filter(None, [_class(node.value) for node in name.nodes]))
     form = (what, *((child.name, child.form) for child in children))
@@ -145,6 +148,16 @@ def _join(name: Name, segment: str, leaves: list[Group], below: list[Group], for
         sum(child.bytes for child in children),
         children,
         form=forms.setdefault(form, len(forms)),
+    )
+
+
+def _piece(whole: Pieces, group: Group, forms: Forms) -> Group:
+    """A piece of an array, which shows its rows."""
+    if group.row is None or group.row.shape is None:
+        return group
+    what = f"{group.what} {whole.cut.describe(int(group.name), len(group.row.shape))}"
+    return dataclasses.replace(
+        group, what=what, form=forms.setdefault((what, group.form), len(forms))
     )
 
 
