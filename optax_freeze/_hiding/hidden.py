@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import jax
 import jax.core
+import numpy as np
 
 from optax_freeze._hiding.equality import Sealed, show, unseal
 from optax_freeze._hiding.sealing import PLAIN, seal
@@ -14,8 +15,8 @@ from optax_freeze._trees import Place, is_array
 
 _WRONG_USES = """
     bool int float complex index round trunc floor ceil len iter reversed contains getitem setitem
-    delitem call array array_ufunc array_function lt le gt ge neg pos abs invert add sub mul matmul
-    truediv floordiv mod divmod pow lshift rshift and or xor radd rsub rmul rmatmul
+    delitem call array array_function lt le gt ge neg pos abs invert add sub mul matmul truediv
+    floordiv mod divmod pow lshift rshift and or xor radd rsub rmul rmatmul
     rtruediv rfloordiv rmod rdivmod rpow rlshift rrshift rand ror rxor
 """
 
@@ -47,9 +48,9 @@ class Hidden(Place):
         raise AttributeError(f"a hidden leaf cannot be changed (deleting {name!r})")
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Hidden):
-            _refuse(self)
-        return self.sealed == other.sealed
+        # False rather than a refusal for what is not hidden: JAX compares whatever stands in
+        # static fields when it looks into its caches.
+        return isinstance(other, Hidden) and self.sealed == other.sealed
 
     def __hash__(self) -> int:
         return hash(self.sealed)
@@ -64,16 +65,47 @@ class Hidden(Place):
         return hide, (unseal(self.sealed),)
 
 
-def _refuse(hidden: Hidden, *_: Any, **__: Any) -> NoReturn:
+def _refusal(hidden: Hidden) -> str:
     what = describe(unseal(hidden.sealed))
-    raise TypeError(f"a hidden leaf ({what}) is not a value: call tree_unmask before using it")
+    return f"a hidden leaf ({what}) is not a value: call tree_unmask before using it"
+
+
+def _refuse(hidden: Hidden, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError(_refusal(hidden))
 
 
 _set_sealed = Hidden.sealed.__set__  # type: ignore[attr-defined]
 for _name in _WRONG_USES.split():
     setattr(Hidden, f"__{_name}__", _refuse)
-# a property, because JAX 0.6 asks whether it is there and then says something else
-Hidden.__jax_array__ = property(_refuse)  # type: ignore[attr-defined]
+
+
+def _array_ufunc(hidden: Hidden, ufunc: Any, *_: Any, **__: Any) -> bool:
+    if ufunc in {np.equal, np.not_equal}:  # a NumPy array or scalar on the left of `==` asks so
+        return ufunc is np.not_equal
+    _refuse(hidden)
+
+
+class _NoArray:
+    """What JAX gets for a hidden leaf when it asks for an array.
+
+    Nothing that JAX takes, so that it leaves `==` and the operators to the hidden leaf.
+    """
+
+    def __init__(self, hidden: Hidden):
+        self.hidden = hidden
+
+    def __repr__(self) -> str:  # JAX shows it in its own refusals
+        return _refusal(self.hidden)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        _refuse(self.hidden)
+
+    dtype = shape = property(_refuse)
+    __array__ = __float__ = __int__ = __complex__ = _refuse
+
+
+Hidden.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
+Hidden.__jax_array__ = lambda hidden: _NoArray(hidden)  # type: ignore[attr-defined]
 
 # A "dataclass" without data fields is taken apart by JAX in C++, without a call of Python: that is
 # what a jitted function does with every node on every call.

@@ -68,7 +68,8 @@ def tree_mask(
     A hidden leaf is part of the tree's *structure*: a jitted function is traced again when one
     changes, and not when it is equal by type, dtype, shape and bits (`1`, `1.0` and `True` differ,
     `0.0` and `-0.0` too, NaN equals itself). Objects that cannot be hashed or compared, and
-    functions, are equal to themselves only: define a lambda once, not anew for every call.
+    functions, are equal to themselves only: define a lambda once, not anew for every call. And
+    `tree_mask(1) == 1` is False: what is not hidden is not equal to what is.
 
     Hide what cannot be differentiated or is no array. Do not hide a large frozen array: it becomes
     a constant of every compiled program that meets it, slow to compile and a second copy in memory.

@@ -1,5 +1,8 @@
 """Hidden leaves under JAX's transformations, and hidden tracers."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -172,3 +175,26 @@ def test_jax_says_it_of_a_hidden_tracer_that_got_into_another_trace():
     tree = jax.jit(tree_mask)({"i": jnp.arange(3)})
     with pytest.raises(jax.errors.UnexpectedTracerError):
         jax.jit(lambda hidden: tree_unmask(hidden)["i"] + 1)(tree)
+
+
+# in static fields
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Static:
+    w: jax.Array
+    note: Any = dataclasses.field(metadata={"static": True})
+
+
+@pytest.mark.parametrize("other", [1, "a", None, (1,)], ids=str)
+def test_jit_tells_a_hidden_leaf_in_a_static_field_from_what_is_not_hidden(other):
+    traces = []
+    call = jax.jit(lambda model: traces.append(model.note) or model.w + 1)
+    hidden, again = tree_mask(1), tree_mask(1)
+    for note in (hidden, other, again, other, tree_mask(2)):
+        call(Static(jnp.ones(2), note))
+    assert [repr(note) for note in traces] == ["#1", repr(other), "#2"]
+    one, two = (jax.tree.structure(Static(0.0, note)) for note in (hidden, other))
+    assert one != two
+    assert two != one

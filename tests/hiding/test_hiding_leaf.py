@@ -10,6 +10,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from optax_freeze import tree_mask, tree_unmask
@@ -105,9 +106,6 @@ WRONG_USES = {
     "x[0] = 1": lambda x: operator.setitem(x, 0, 1),
     "del x[0]": lambda x: operator.delitem(x, 0),
     "x(1, k=2)": lambda x: x(1, k=2),
-    "x == 1": lambda x: x == 1,
-    "1 == x": lambda x: 1 == x,  # noqa: SIM300
-    "x != 'a'": lambda x: x != "a",
     "x < 1": lambda x: x < 1,
     "1 <= x": lambda x: 1 <= x,  # noqa: SIM300
     "x > y": lambda x: x > hide(1),
@@ -130,6 +128,15 @@ WRONG_USES = {
     "x @ jax array": lambda x: x @ jnp.ones(2),
     "jnp.sum": jnp.sum,
     "jnp.asarray": jnp.asarray,
+    "jnp.array(float)": lambda x: jnp.array([x], float),
+    "jnp.array(int)": lambda x: jnp.array([x], int),
+    "jnp.array(complex)": lambda x: jnp.array([x], complex),
+    "jnp.array(like)": lambda x: jnp.array([x, 1.0]),
+    "jnp.full": lambda x: jnp.full(2, x),
+    "jnp.stack": lambda x: jnp.stack([x]),
+    "jnp.where": lambda x: jnp.where(True, x, 0),
+    "jnp.equal": lambda x: jnp.equal(x, x),
+    "np.less": lambda x: np.less(x, 1),
     "jnp.add": lambda x: jnp.add(x, 1),
     "jax.nn.relu": jax.nn.relu,
 }
@@ -155,6 +162,41 @@ def test_errors_show_no_contents():
             hide(value) + 1
         assert str(caught.value).count("7") < 30
         assert "77, 77" not in str(caught.value)
+
+
+NOT_HIDDEN = [
+    1, True, "a", None, (1,), [1], object(), Ellipsis, np.float32(1), np.bool_(1), np.ones(2),
+    np.datetime64(1, "D"), np.array([None, 1]), jnp.bfloat16(1), np.ones(2, jnp.bfloat16),
+    jnp.ones(2), jax.random.key(0), jax.ShapeDtypeStruct((2,), "f4"), optax.MaskedNode(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", NOT_HIDDEN, ids=[f"{x!r:.20}" for x in NOT_HIDDEN])
+@pytest.mark.parametrize("value", [1, jnp.ones(2)], ids=["int", "array"])
+def test_equal_to_nothing_that_is_not_hidden(value, other):
+    hidden = hide(value)
+    assert (hidden == other) is False
+    assert (other == hidden) is False
+    assert (hidden != other) is True
+    assert (other != hidden) is True
+
+
+def test_a_tracer_is_not_equal_to_a_hidden_leaf():
+    @jax.jit
+    def check(x):
+        assert (hide(1) == x) is (x == hide(1)) is (hide(x) == x) is False
+        return x
+
+    check(jnp.ones(2))
+
+
+def test_containers_are_searched_and_compared():
+    hidden = hide(1)
+    assert 1 not in [hidden]
+    assert hidden not in [1, jnp.ones(2), np.ones(2)]
+    assert hidden in [1, hide(1)]
+    assert [jnp.ones(2), hidden].index(hide(1)) == 1
+    assert {"a": hidden} != {"a": 1}
 
 
 # copies
