@@ -20,6 +20,7 @@ from optax_freeze._training import (
     param_groups,
     split,
     trainable_only,
+    unfreeze_at,
     value_and_grad,
 )
 from optax_freeze._trees import leaf_paths
@@ -51,6 +52,7 @@ __all__ = [
     "trainable_only",
     "tree_mask",
     "tree_unmask",
+    "unfreeze_at",
     "unmasked",
     "value_and_grad",
     "where",

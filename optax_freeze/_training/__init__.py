@@ -6,6 +6,7 @@ from optax_freeze._training.groups import param_groups
 from optax_freeze._training.routing import keep, read_transformation
 from optax_freeze._training.split_merge import merge, split
 from optax_freeze._training.transforms import frozen, trainable_only
+from optax_freeze._training.unfreezing import unfreeze_at
 from optax_freeze._training.updates import apply_updates
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "read_transformation",
     "split",
     "trainable_only",
+    "unfreeze_at",
     "value_and_grad",
 ]

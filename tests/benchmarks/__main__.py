@@ -8,7 +8,15 @@ import optax
 
 import optax_freeze
 
-from . import hiding, importing, jitted_calls, mask_building, tracing, training_step
+from . import (
+    hiding,
+    importing,
+    jitted_calls,
+    mask_building,
+    tracing,
+    training_step,
+    unfreezing,
+)
 
 parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
 parser.add_argument(
@@ -23,5 +31,6 @@ training_step.main()
 mask_building.main(instructions=options.instructions)
 hiding.main(instructions=options.instructions)
 jitted_calls.main()
+unfreezing.main()
 tracing.main()
 importing.main()
