@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from optax_freeze._masks import is_differentiable
 from optax_freeze._training.factors import fits, read_factor, real, scale
 from optax_freeze._training.first_match import assign_first, read_entries
 from optax_freeze._training.routing import is_placeholder
-from optax_freeze._trees import Tree, alongside, is_place, listing
+from optax_freeze._trees import Tree, is_place, listing, none_is_a_hole, view_alongside
 
 
 def scale_by_spec(
@@ -107,8 +108,10 @@ def scale_by_spec(
 
     def update(updates: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
         tree = Tree(updates if params is None else params)
-        found = alongside(tree, updates, "updates")
-        assigned = assign(tree)
+        found = view_alongside(tree, updates, "updates")
+        # Without params, what gradients leave out cannot be told from what was never there.
+        with none_is_a_hole() if params is None else contextlib.nullcontext():
+            assigned = assign(tree)
         now = [
             real(factor(state.count), f"{where}: what the schedule gave")
             if callable(factor)
