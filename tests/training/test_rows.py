@@ -274,7 +274,9 @@ def test_the_gradients_of_integers_join_too():
 
 def test_several_entries_and_what_an_entry_may_be():
     tree = {"a": {"w": X, "b": X}, "c": [X, X], "d": X}
-    cut = cut_rows(tree, {("a.w", "d"): 4, "c[:]": -1, where(lambda path, _: path == "a.b"): [2, 3]})
+    cut = cut_rows(
+        tree, {("a.w", "d"): 4, "c[:]": -1, where(lambda path, _: path == "a.b"): [2, 3]}
+    )
     assert leaf_paths(cut) == [
         *("a.b.0", "a.b.1", "a.b.2", "a.w.0", "a.w.1"),
         *("c.0.0", "c.0.1", "c.1.0", "c.1.1", "d.0", "d.1"),

@@ -148,7 +148,10 @@ def with_pieces(*pieces):
         ((X[:8], X), "'a.0' has a piece 1 of shape (12, 4), beside one of (8, 4), but it was cut"),
         ((X[:8], X[:4, :3]), "'a.0' has a piece 1 of shape (4, 3), beside one of (8, 4), but it"),
         ((X[:8], X[0]), "'a.0' has a piece 1 of shape (4,), beside one of (8, 4), but it was"),
-        ((X[0, 0], X[8:]), "'a.0' has a piece 0 of shape (), beside one of (), but it was cut to 8"),
+        (
+            (X[0, 0], X[8:]),
+            "'a.0' has a piece 0 of shape (), beside one of (), but it was cut to 8",
+        ),
         ((X[:8], X[:4].astype(jnp.bfloat16)), "'a.0' has pieces of float32 and bfloat16: cast"),
         (tuple(tree_mask([3, 4])), "'a.0' has hidden pieces: tree_unmask comes before join_rows"),
     ],
