@@ -57,10 +57,7 @@ def rows_of(draw, size):
     some = st.lists(st.integers(1, size - 1), min_size=1, max_size=4, unique=True)
     numbers = draw(some)
     from_end = draw(st.lists(st.booleans(), min_size=len(numbers), max_size=len(numbers)))
-    if draw(st.booleans()):
-        numbers = sorted(numbers)
-    else:
-        numbers = np.array(numbers) - 1
+    numbers = sorted(numbers) if draw(st.booleans()) else np.array(numbers) - 1
     counted = [n - size if end else n for n, end in zip(numbers, from_end, strict=True)]
     if isinstance(numbers, np.ndarray):
         return draw(st.sampled_from([np.asarray, jnp.asarray]))(counted)

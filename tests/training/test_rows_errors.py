@@ -116,7 +116,9 @@ def test_keys_are_specs_that_match_something():
         cut_rows(TREE, {3: 4})
     with pytest.raises(SpecError, match=r"^the key \(\) of cut_rows names nothing: leave the ent"):
         cut_rows(TREE, {(): 4})
-    with pytest.raises(SpecError, match="^cut_rows: an entry matches no leaf of a tree of 5 leave"):
+    with pytest.raises(
+        SpecError, match=r"^cut_rows: an entry matches no leaf of a tree of 5 leave"
+    ):
         cut_rows(TREE, {"w": 4, "wv": 4})
 
 
