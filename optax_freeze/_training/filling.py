@@ -9,7 +9,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from optax_freeze._trees import Hole, array_text, hole_of
+from optax_freeze._trees import Hole, array_text, hole_of, is_array
 
 _KINDS = (np.floating, np.complexfloating)
 
@@ -25,6 +25,12 @@ def misfit(value: Any, hole: Any) -> str:
         The end of a sentence, empty if the value fits: it has the shape, and a dtype of the kind,
         float or complex. Of another shape may be what a trace sees of an array: see `_is_seen_as`.
     """
+    if (
+        isinstance(hole, Hole)
+        and is_array(value)
+        and (value.shape == hole.shape and value.dtype == hole.dtype)
+    ):
+        return ""  # the usual case, at once
     if not jax.tree_util.all_leaves([value]):
         return f"a {type(value).__qualname__}, which is no leaf"
     if not isinstance(hole, Hole):
