@@ -1,6 +1,7 @@
 """A pytree, its leaves, and their dotted names."""
 
 from optax_freeze._trees.arrays import is_array, is_array_of_jit, passes_jit
+from optax_freeze._trees.holes import Hole, hole_of
 from optax_freeze._trees.names import Name, find, names_of
 from optax_freeze._trees.other_trees import alongside, view_alongside, view_alongside_or_none
 from optax_freeze._trees.part import Part
@@ -14,13 +15,14 @@ from optax_freeze._trees.places import (
     is_variable,
     none_is_a_hole,
 )
-from optax_freeze._trees.texts import SHOWN, closest, listing, quote
+from optax_freeze._trees.texts import SHOWN, array_text, closest, listing, quote
 from optax_freeze._trees.tree import Node, Tree, leaf_paths
 
 __all__ = [
     "HOLE",
     "SHOWN",
     "Cut",
+    "Hole",
     "Name",
     "Node",
     "Part",
@@ -28,8 +30,10 @@ __all__ = [
     "Place",
     "Tree",
     "alongside",
+    "array_text",
     "closest",
     "find",
+    "hole_of",
     "is_array",
     "is_array_of_jit",
     "is_float0",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import weakref
 
-from optax_freeze._trees.places import is_hole, is_place
+from optax_freeze._trees.holes import is_hole
+from optax_freeze._trees.places import is_place
 from optax_freeze._trees.tree import Node, Tree, begins
 
 _NAMES: weakref.WeakKeyDictionary[Tree, Name] = weakref.WeakKeyDictionary()

@@ -10,8 +10,9 @@ import jax
 from jax.tree_util import treedef_children
 from optax import MaskedNode
 
+from optax_freeze._trees.holes import Hole, is_hole
 from optax_freeze._trees.keys import leaf_names, one_level
-from optax_freeze._trees.places import Place, is_hole, is_variable
+from optax_freeze._trees.places import Place, is_variable
 from optax_freeze._trees.texts import quote
 
 _LEAF = jax.tree.structure(0)
@@ -134,7 +135,7 @@ class Tree:
     @property
     def has_holes(self) -> bool:
         """Whether a leaf has been left out somewhere."""
-        return any(issubclass(cls, MaskedNode) for cls in self.classes) or (
+        return any(issubclass(cls, (MaskedNode, Hole)) for cls in self.classes) or (
             type(None) in self.classes and is_hole(None)
         )
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from optax_freeze._hiding import Hidden, show, unseal
 from optax_freeze._trees import (
+    Hole,
     Name,
     Node,
     Pieces,
@@ -182,7 +183,8 @@ def _leaf(segment: str, node: Node, forms: Forms, *, trains: bool) -> Group:
     shape = dtype = None
     count, memory = int(trains), 0
     if is_hole(value):
-        what = kind_of = "hole"
+        kind_of = "hole"
+        what = repr(value) if isinstance(value, Hole) else kind_of
     elif is_array(value):
         shape, kind_of = tuple(value.shape), "array"
         dtype = "float0" if is_float0(value) else str(value.dtype)

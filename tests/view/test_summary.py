@@ -257,7 +257,7 @@ def test_the_rest_of_a_split_of_what_has_places():
     assert table(summary(split(tree)[1])) == [
         ("a", "#int", "-"),
         ("b", "#hole", "left out"),
-        ("w", "hole", "left out"),
+        ("w", "hole f32[3]", "left out"),
     ]
 
 
