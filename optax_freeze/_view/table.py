@@ -14,7 +14,15 @@ _LEAST = 16  # columns for a path, unless only the most needful columns are left
 # What to leave out in a narrow terminal: what is worth least comes first.
 _WORTH = ((), HEAD[3:4], HEAD[1:2], (HEAD[1], HEAD[3]))
 _BAR = " | "
-_STYLES = {"trains": "green", "mixed": "bold", "frozen": "", "left out": "dim", "-": "dim"}
+_STYLES = {
+    "trains": "green",
+    "from": "green",
+    "in stages": "green",
+    "mixed": "bold",
+    "frozen": "",
+    "left out": "dim",
+    "-": "dim",
+}
 _CSS = {"green": "color:#1a7f37", "bold": "font-weight:bold", "dim": "opacity:0.6", "": ""}
 
 
@@ -28,6 +36,7 @@ class Line(NamedTuple):
         parameters: how many there are.
         trainable: how many of them train.
         bytes: how much memory they take.
+        steps: from which steps they train.
         is_left_out: whether the line stands for what is not in the tree, such as a hole.
     """
 
@@ -37,6 +46,7 @@ class Line(NamedTuple):
     parameters: int
     trainable: int
     bytes: int
+    steps: frozenset[int] = frozenset({0})
     is_left_out: bool = False
 
     @property
@@ -46,8 +56,11 @@ class Line(NamedTuple):
             return "left out"
         if not self.parameters:
             return "-"
-        if self.trainable in {0, self.parameters}:
-            return "trains" if self.trainable else "frozen"
+        if self.trainable == self.parameters:
+            first, *others = sorted(self.steps)
+            return "in stages" if others else f"from {first}" if first else "trains"
+        if not self.trainable:
+            return "frozen"
         share = 100 * self.trainable / self.parameters
         # What is mixed must not look like 0 or 100 percent.
         return f"mixed {min(max(share, 0.1), 99.9):.1f}%"
