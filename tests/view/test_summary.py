@@ -493,8 +493,8 @@ def test_stages_are_shown():
     assert [row["trains"] for row in shown.as_dict()["rows"]] == [True, True, False, True]
     assert table(shown) == [
         ("body", "", "in stages"),
-        ("[0]", "f32[4,4]", "from 2000"),
-        ("[1]", "f32[4,4]", "from 1000"),
+        ("  [0]", "f32[4,4]", "from 2000"),
+        ("  [1]", "f32[4,4]", "from 1000"),
         ("embed", "f32[8,4]", "frozen"),
         ("head", "f32[4,2]", "trains"),
     ]
