@@ -10,6 +10,7 @@ from optax_freeze._masks.default import default_trainable, is_differentiable
 from optax_freeze._masks.fitting import MaskError, expand
 from optax_freeze._specs import (
     Found,
+    Pattern,
     Spec,
     SpecError,
     ask,
@@ -58,14 +59,18 @@ def read_choice(freeze: Any = None, trainable: Any = None, mask: Any = None) -> 
     ) -> list[bool]:
         seen = view(tree, frozen + named, values=values)
         flags = _by_default(tree, predicate, fixed)
+        wanted = select(named, seen, "trainable")
         if by_specs:
-            may = _may_train(tree, flags, select(named, seen, "trainable"), named)
+            may = _may_train(tree, flags, wanted, named)
             flags = [flag and i in may for i, flag in enumerate(flags)]
         if mask is not None:
             flags = _by_mask(tree, flags, mask)
-        for found in select(frozen, seen, "freeze"):
-            for node in found.nodes:
-                flags[node.start : node.stop] = [False] * (node.stop - node.start)
+        forbidden = select(frozen, seen, "freeze")
+        for spec, one in zip(named, wanted, strict=True):
+            _check_not_carved(tree, flags, spec, one, frozen, forbidden)
+        for found in forbidden:
+            for position in found.positions:
+                flags[position] = False
         return flags
 
     return choose
@@ -116,6 +121,28 @@ def _may_train(
                 f"{describe(tree, first)}"
             )
     return {i for one in found for i in one.positions}
+
+
+def _check_not_carved(
+    tree: Tree,
+    flags: list[bool],
+    spec: Spec,
+    found: Found,
+    frozen: Sequence[Spec],
+    forbidden: Sequence[Found],
+) -> None:
+    """Raise if all that an entry of `trainable` lets train is frozen by `freeze`."""
+    could = {i for i in found.positions if flags[i]}
+    if not could or found.holds_hole or could - {i for one in forbidden for i in one.positions}:
+        return
+    first = min(could)
+    by = next(s.label for s, o in zip(frozen, forbidden, strict=True) if first in o.positions)
+    away = spec.text if isinstance(spec, Pattern) else tree.leaf_names[first]
+    raise SpecError(
+        f"trainable: all that {spec.label} matches is frozen by freeze, which goes first: "
+        f"{tree.name_of(first)} by {by}. To let it train, take it away there: "
+        f"freeze=[{by}, {f'!{away}'!r}]"
+    )
 
 
 def _by_mask(tree: Tree, flags: list[bool], mask: Any) -> list[bool]:

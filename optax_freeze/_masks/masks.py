@@ -31,6 +31,9 @@ def trainable_mask(
             differentiated does not train whatever it says.
         freeze: specs of what must not train: a path or path pattern, a compiled regex, a class, a
             function of a module, `where(...)`, or a list of them. They see the values of arrays.
+            In a list `"!path"` takes away what the entries before it selected, as in `.gitignore`;
+            it takes a path or path pattern only. (The exact text of a key goes first: a key that
+            begins with `!` is named as it is.)
         trainable: what may train and nothing else: specs, or a mask: a boolean pytree that meets
             `tree` by path and may be a prefix of it. `freeze` is carved out of it.
         fixed: classes whose instances do not train, nor anything below them, unless a mask has
@@ -41,7 +44,7 @@ def trainable_mask(
 
     Raises:
         SpecError: an entry that is not a spec, matches nothing, or, in `trainable`, nothing that
-            can train.
+            can train or that `freeze` leaves; a `"!path"` that comes first or takes nothing away.
         MaskError: a mask that does not fit `tree`, or that has True at a leaf that cannot be
             differentiated.
 
@@ -52,6 +55,8 @@ def trainable_mask(
         >>> trainable_mask(params)
         {'encoder': {'w': True}, 'head': True, 'step': False}
         >>> trainable_mask(params, freeze="encoder")
+        {'encoder': {'w': False}, 'head': True, 'step': False}
+        >>> trainable_mask(params, freeze=["**", "!head"])
         {'encoder': {'w': False}, 'head': True, 'step': False}
         >>> trainable_mask(params, trainable={"encoder": True, "head": False, "step": False})
         {'encoder': {'w': True}, 'head': False, 'step': False}

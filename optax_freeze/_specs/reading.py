@@ -15,6 +15,7 @@ from optax import GradientTransformation
 from optax_freeze._specs.asking import Module, Where, where
 from optax_freeze._specs.naming import Class, Pattern, Regex
 from optax_freeze._specs.spec import Spec, SpecError
+from optax_freeze._specs.taking_away import Without
 
 _KINDS = (
     "a path such as 'encoder' or '**.bias', a compiled regex, a class, a function of a module or "
@@ -76,14 +77,19 @@ def read_specs(value: Any, argument: str) -> tuple[Spec, ...]:
     # Not a named tuple: a GradientTransformation would be two functions, a hole an empty list.
     is_many = type(value) in {list, tuple}
     if not is_many or holds_bool(value):
-        return (_read_entry(value, argument),)
-    return tuple(_read_entry(entry, f"{argument}[{i}]") for i, entry in enumerate(value))
+        return (_read_entry(value, argument, ()),)
+    specs: list[Spec] = []
+    for i, entry in enumerate(value):
+        specs.append(_read_entry(entry, f"{argument}[{i}]", tuple(specs)))
+    return tuple(specs)
 
 
-def _read_entry(entry: Any, argument: str) -> Spec:
+def _read_entry(entry: Any, argument: str, before: tuple[Spec, ...]) -> Spec:
     if isinstance(entry, str):
         if not entry:
             raise SpecError(f"{argument} is an empty string, which names nothing: '**' is all")
+        if entry.startswith("!"):
+            return Without(entry, before)
         return Pattern(repr(entry), entry)
     if isinstance(entry, re.Pattern):
         if isinstance(entry.pattern, bytes):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.asking import Question
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
+from optax_freeze._specs.taking_away import take_away
 from optax_freeze._specs.without_values import ReadsValue, abstract
 from optax_freeze._trees import Tree
 
@@ -43,10 +44,12 @@ def select(specs: Sequence[Spec], view: View, argument: str) -> list[Found]:
         argument: what the user calls them, for the error text.
 
     Returns:
-        For each entry what it means: at least one leaf, or the place of one that was left out.
+        For each entry what it means: at least one leaf, or the place of one that was left out; or
+        nothing, if entries with "!" took it away, or it is such an entry.
 
     Raises:
-        SpecError: if an entry matches nothing: all that do, each with the closest real names.
+        SpecError: if an entry matches nothing: all that do, each with the closest real names. Or
+            if one with "!" takes nothing away.
     """
     found = [spec.find(view) for spec in specs]
     tree = view.tree
@@ -62,4 +65,4 @@ def select(specs: Sequence[Spec], view: View, argument: str) -> list[Found]:
         entries = "an entry matches" if len(misses) == 1 else f"{len(misses)} entries match"
         text = f"{argument}: {entries} no leaf of a tree of {count}:"
         raise SpecError("\n".join([text, *misses]))
-    return found
+    return take_away(specs, found, tree, argument)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import ClassVar, NamedTuple
 
 from optax_freeze._trees import Node, Tree, is_hole, is_place
@@ -35,15 +35,19 @@ class Found(NamedTuple):
     Attributes:
         nodes: the nodes and leaves.
         refusal: the first AttributeError of a function that was asked, or `""`.
+        takes_away: whether it is what the entries before this one are not to mean.
+        away: the positions of leaves that such an entry took away.
     """
 
     nodes: Sequence[Node]
     refusal: str = ""
+    takes_away: bool = False
+    away: Set[int] = frozenset()
 
     @property
     def positions(self) -> set[int]:
         """The positions of the leaves."""
-        return {i for node in self.nodes for i in range(node.start, node.stop)}
+        return {i for node in self.nodes for i in range(node.start, node.stop)} - self.away
 
     @property
     def holds_leaf(self) -> bool:

@@ -498,7 +498,7 @@ def test_stages_are_shown():
         ("embed", "f32[8,4]", "frozen"),
         ("head", "f32[4,2]", "trains"),
     ]
-    assert shown.state.as_given == 3 * 4 + 2 * 4 * (16 + 16 + 8)
+    assert shown.state.as_given == 4 * 4 + 2 * 4 * (16 + 16 + 8)  # a step and three counts
 
 
 def test_one_stage_folds_as_ever():
