@@ -1,6 +1,7 @@
 """`python -m optax_freeze show`: what it prints and what it refuses."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -208,6 +209,15 @@ def test_nobody_who_does_not_watch_is_told(run, monkeypatch):
     monkeypatch.setattr(showing, "PATIENCE", 0.0)
     monkeypatch.setattr(showing, "read", slow(0.1))
     assert run()[2] == ""
+
+
+@pytest.mark.parametrize("args", [[], ["--json"]])
+def test_a_reader_who_has_seen_enough(args, run, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert run(*args) == (0, "", "")
 
 
 def test_as_a_command(tmp_path):
