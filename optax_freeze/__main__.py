@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -73,6 +74,8 @@ def _show(args: argparse.Namespace) -> int:
         show(args.file, args.freeze, args.trainable, **choice)
     except (SpecError, CheckpointError) as error:
         return _refuse(str(error))
+    except BrokenPipeError:  # of `show FILE | head`: nobody reads the rest, which Python still has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import struct
 import sys
 
@@ -71,10 +72,15 @@ def test_every_dtype_of_safetensors(name, tmp_path):
     assert row.trains == (name[0] in {"F", "B", "C"} and name != "BOOL")
 
 
-def test_numpy_and_safetensors_mean_the_same_by_a_dtype():
-    """The library's own tables, where it has one for NumPy."""
-    for name, dtype in safetensors.numpy._TYPES.items():
-        assert np.dtype(safetensors_file.DTYPES[name]) == np.dtype(dtype)
+@pytest.mark.parametrize(("name", "dtype"), safetensors_file.DTYPES.items())
+def test_a_dtype_of_safetensors_is_what_its_name_says(name, dtype):
+    if exponent := re.search(r"E\dM\d(FNUZ)?$", name):  # the bits of exponent and mantissa
+        assert re.fullmatch(rf"float\d_{exponent[0].lower()}(fnu?|)", dtype)
+    elif name in {"BOOL", "BF16", "F4"}:
+        assert dtype == {"BOOL": "bool", "BF16": "bfloat16", "F4": "float4_e2m1fn"}[name]
+    else:
+        kind = {"U": "uint", "I": "int", "F": "float", "C": "complex"}
+        assert dtype == kind[name[0]] + name[1:]
 
 
 def write_shards(folder):

@@ -1,7 +1,7 @@
 """`python -m optax_freeze show`: what it prints and what it refuses."""
 
-import importlib
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -16,9 +16,7 @@ import pytest
 
 from optax_freeze import __main__ as command
 from optax_freeze import summary
-from optax_freeze._checkpoints import optimizer
-
-show = importlib.import_module("optax_freeze._checkpoints.show")  # its name is a function, too
+from optax_freeze._checkpoints import optimizer, showing
 
 PARAMS = {
     "embeddings.word": np.ones((9, 4), np.float32),
@@ -130,7 +128,7 @@ def test_without_a_file(capsys):
     assert "the following arguments are required: FILE" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", sorted(show._optimizers()))
+@pytest.mark.parametrize("name", sorted(showing._optimizers()))
 @pytest.mark.filterwarnings("ignore:Specifying a key will be required", "ignore:.*is deprecated")
 def test_every_optimizer_has_a_state_to_count(name):
     params = {"a": jnp.ones((3, 4)), "b": jnp.ones((), jnp.bfloat16)}
@@ -149,8 +147,8 @@ def test_the_optimizers_are_those_that_people_use():
         "adafactor",
         "lbfgs",
         "muon",
-    } <= show._optimizers().keys()
-    assert not {"dpsgd", "chain", "scale_by_learning_rate", "masked"} & show._optimizers().keys()
+    } <= showing._optimizers().keys()
+    assert not {"dpsgd", "chain", "scale_by_learning_rate", "masked"} & showing._optimizers().keys()
 
 
 def test_help_shows_three_examples_that_run(capsys, tmp_path, monkeypatch):
@@ -193,8 +191,8 @@ def slow(seconds):
 
 def test_what_takes_long_says_so_in_a_terminal(run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(show, "PATIENCE", 0.0)
-    monkeypatch.setattr(show, "read", slow(0.5))
+    monkeypatch.setattr(showing, "PATIENCE", 0.0)
+    monkeypatch.setattr(showing, "read", slow(0.5))
     code, out, err = run("--json")
     assert code == 0
     assert "reading " in err
@@ -204,14 +202,23 @@ def test_what_takes_long_says_so_in_a_terminal(run, monkeypatch):
 
 def test_what_does_not_says_nothing(run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr(show, "PATIENCE", 3600.0)
+    monkeypatch.setattr(showing, "PATIENCE", 3600.0)
     assert run("--json")[2] == ""
 
 
 def test_nobody_who_does_not_watch_is_told(run, monkeypatch):
-    monkeypatch.setattr(show, "PATIENCE", 0.0)
-    monkeypatch.setattr(show, "read", slow(0.1))
+    monkeypatch.setattr(showing, "PATIENCE", 0.0)
+    monkeypatch.setattr(showing, "read", slow(0.1))
     assert run()[2] == ""
+
+
+@pytest.mark.parametrize("args", [[], ["--json"]])
+def test_a_reader_who_has_seen_enough(args, run, monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert run(*args) == (0, "", "")
 
 
 def test_as_a_command(tmp_path):

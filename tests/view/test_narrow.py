@@ -65,10 +65,12 @@ def test_every_cell_stands_on_one_line(tree, width):
         expected = [cell for title, cell in cells if title not in left_out and cell]
         assert re.split(r" {2,}", line.removeprefix(name).strip()) == expected
     assert next(rest) == ""
-    below = " ".join(rest)  # a number that is broken has a blank in it now
-    assert [part for part in foot_numbers(shown) if part not in below] == []
+    below = list(rest)
+    for part in foot_numbers(shown):
+        text = part if len(part) <= width else part.split()[-1]
+        assert any(text in line for line in below)
     note = f"left out in {width} columns: {', '.join(left_out)}"
-    assert below.endswith(note) == bool(left_out)
+    assert " ".join(below).endswith(note) == bool(left_out)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

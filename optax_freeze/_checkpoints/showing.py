@@ -48,11 +48,11 @@ def show(
         shown = summary(read(file), freeze, trainable=trainable, tx=tx, depth=depth)
     console = Console()
     if as_json:
-        print(json.dumps(shown.as_dict(), indent=2))
+        print(json.dumps(shown.as_dict(), indent=2), flush=True)
     elif console.is_terminal:
         console.print(shown)
     else:  # what goes into a file or a pipe leaves no column out
-        print(shown)
+        print(shown, flush=True)
 
 
 def optimizer(name: str) -> optax.GradientTransformation:
