@@ -345,7 +345,5 @@ def test_variables_of_nnx():
     (name,) = part
     new = merge({name: part[name] + 1}, rest)
     assert bits(new["kernel"][...]) == bits(params["kernel"][...] + 1)
-    with pytest.raises(
-        ValueError, match=rf"'{name}' .* f32\[3,2\], where f32\[2,3\] belongs(\n|$)"
-    ):
+    with pytest.raises(ValueError, match=rf"'{name}' .* f32\[3,2\], where f32\[2,3\]"):
         merge({name: part[name].T}, rest)
