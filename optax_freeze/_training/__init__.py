@@ -3,6 +3,7 @@
 from optax_freeze._training.declared import declared_starts
 from optax_freeze._training.gradients import grad, value_and_grad
 from optax_freeze._training.groups import param_groups
+from optax_freeze._training.migration import migrate_state
 from optax_freeze._training.routing import keep, read_transformation
 from optax_freeze._training.split_merge import merge, split
 from optax_freeze._training.transforms import frozen, trainable_only
@@ -16,6 +17,7 @@ __all__ = [
     "grad",
     "keep",
     "merge",
+    "migrate_state",
     "param_groups",
     "read_transformation",
     "split",
