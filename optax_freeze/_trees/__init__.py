@@ -1,7 +1,7 @@
 """A pytree, its leaves, and their dotted names."""
 
 from optax_freeze._trees.arrays import is_array, is_array_of_jit, passes_jit
-from optax_freeze._trees.names import Name, find, names_of
+from optax_freeze._trees.names import Name
 from optax_freeze._trees.other_trees import alongside, alongside_or_none
 from optax_freeze._trees.part import Part
 from optax_freeze._trees.places import HOLE, Place, is_float0, is_hole, is_place, is_variable
@@ -19,7 +19,6 @@ __all__ = [
     "alongside",
     "alongside_or_none",
     "closest",
-    "find",
     "is_array",
     "is_array_of_jit",
     "is_float0",
@@ -28,7 +27,6 @@ __all__ = [
     "is_variable",
     "leaf_paths",
     "listing",
-    "names_of",
     "passes_jit",
     "quote",
 ]
