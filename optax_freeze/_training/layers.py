@@ -9,7 +9,7 @@ import numpy as np
 
 from optax_freeze._masks import describe, is_differentiable
 from optax_freeze._specs import Spec, SpecError, counted, read_specs, select, view
-from optax_freeze._trees import Node, Tree, find, listing, quote
+from optax_freeze._trees import Node, Tree, listing, quote
 
 Layer = list[tuple[str, Node]]  # what is in it, by the names under which it was found
 
@@ -188,4 +188,4 @@ def _paths(tree: Tree, name: str, positions: list[int]) -> list[str]:
 def _means(tree: Tree, name: str, positions: list[int]) -> bool:
     if name == "":
         return len(positions) == len(tree.leaves)
-    return sorted(_positions(find(tree, name)[0])) == sorted(positions)
+    return sorted(_positions(tree.names.find(name)[0])) == sorted(positions)
