@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.patterns import PatternError, Segment, beginning, match, parse
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
-from optax_freeze._trees import Node, Tree, closest, find, is_place, names_of
+from optax_freeze._trees import Node, Tree, closest, find, names_of
 
 
 class Pattern(Spec):
@@ -65,7 +65,7 @@ class Regex(Spec):
         return bool(self.regex.fullmatch(node.name) or self.regex.fullmatch(node.alias))
 
     def find(self, view: View) -> Found:
-        nodes = [node for node in view.tree.root.walk() if node.is_leaf or is_place(node.value)]
+        nodes = [node for node in view.tree.root.walk() if node.is_childless]
         found = list(filter(self._fits, nodes))
         _check_unique(self.label, found)
         return Found(found)
@@ -122,7 +122,8 @@ def _matched(tree: Tree, segments: list[Segment]) -> list[Node]:
     if not (tree.has_places or tree.root.is_leaf):
         fits = beginning(segments).match
         positions = [i for i, name in enumerate(tree.leaf_names) if fits(name)]
-        if not positions or not any(segment.subscripts for segment in segments):
+        by_name = positions and not any(segment.subscripts for segment in segments)
+        if by_name or not (positions or tree.has_leafless_nodes):
             return [tree.leaf(i) for i in positions]
     return [node for name in match(names_of(tree), segments) for node in name.tops]
 
