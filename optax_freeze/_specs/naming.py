@@ -79,7 +79,7 @@ class Regex(Spec):
         self.regex = regex
 
     def find(self, view: View) -> Found:
-        nodes = [node for node in view.tree.root.walk() if node.is_one_leaf]
+        nodes = [n for n in view.tree.root.walk() if n.is_one_leaf or n.is_childless]
         found = [node for node in nodes if self.regex.fullmatch(node.name)]
         _check_unique(self.label, found)
         return Found(found)
@@ -136,7 +136,8 @@ def _matched(tree: Tree, segments: list[Segment]) -> list[Node]:
     if not (tree.has_places or tree.root.is_leaf):
         fits = beginning(segments).match
         positions = [i for i, name in enumerate(tree.leaf_names) if fits(name)]
-        if not positions or not any(segment.subscripts for segment in segments):
+        by_name = positions and not any(segment.subscripts for segment in segments)
+        if by_name or not (positions or tree.has_leafless_nodes):
             return [tree.leaf(i) for i in positions]
     return [node for name in match(tree.names, segments) for node in name.tops]
 

@@ -127,6 +127,18 @@ class Tree:
         return Name("", [self.root])
 
     @functools.cached_property
+    def has_leafless_nodes(self) -> bool:
+        """Whether there is a node without leaves somewhere: a place, or a bare module."""
+        stack = [self.treedef]
+        while stack:
+            treedef = stack.pop()
+            if not treedef.num_leaves:
+                return True
+            if treedef.num_nodes > 1:
+                stack.extend(treedef_children(treedef))
+        return False
+
+    @functools.cached_property
     def leaf_names(self) -> list[str]:
         """The dotted names of the leaves, in leaf order."""
         return self.root.leaf_names()
