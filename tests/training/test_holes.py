@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from hostile import bits
 from jax.sharding import PartitionSpec
 
 from optax_freeze import (
+    freeze_mask,
     grad,
     is_masked,
     leaf_paths,
@@ -103,6 +105,7 @@ def test_holes_are_places_for_specs_and_masks():
     assert trainable_mask(REST) == {"head": {"w": HOLE}, "table": True}
     # An entry for what was left out excuses itself.
     assert trainable_mask(REST, trainable=trainable_mask(PARAMS)) == trainable_mask(REST)
+    assert freeze_mask(REST, re.compile("head.*")) == trainable_mask(REST)
     assert grad(lambda rest: rest["table"].sum(), "head.w")(REST)["head"] == {"w": HOLE}
     assert tree_unmask(tree_mask(REST))["head"]["w"] == HOLE
 
