@@ -9,7 +9,6 @@ how; a value whose own equality is exact needs no wrapping and is sealed as `(cl
 from __future__ import annotations
 
 import hashlib
-import re
 import reprlib
 import weakref
 from collections.abc import Callable, Iterable
@@ -17,6 +16,8 @@ from typing import Any
 
 import jax
 import numpy as np
+
+from optax_freeze._trees import array_text
 
 
 class Sealed:
@@ -131,9 +132,8 @@ def unseal(sealed: Any) -> Any:
 def show(value: Any) -> str:
     """A short text for a value; of an array the dtype and the shape, never the contents."""
     if isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
-        dtype = re.sub(r"^(b?f|i|u|c)[a-z]+(?=\d)", r"\1", str(value.dtype))
         library = "(numpy)" if isinstance(value, np.ndarray) else ""
-        return f"{dtype}[{','.join(map(str, value.shape))}]{library}"
+        return f"{array_text(value.dtype, value.shape)}{library}"
     if type(value) is list:
         return f"[{', '.join(map(show, value))}]"
     if type(value) is tuple:

@@ -1,6 +1,7 @@
 """Which leaves of a tree an entry of `freeze` or `trainable` means."""
 
 from optax_freeze._specs.asking import ask, where
+from optax_freeze._specs.counting import counted
 from optax_freeze._specs.naming import Pattern
 from optax_freeze._specs.reading import holds_bool, is_bool, is_specs, read_specs
 from optax_freeze._specs.selecting import select, view
@@ -12,6 +13,7 @@ __all__ = [
     "Spec",
     "SpecError",
     "ask",
+    "counted",
     "holds_bool",
     "is_bool",
     "is_specs",

@@ -10,7 +10,7 @@ import numpy as np
 
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
 from optax_freeze._specs.without_values import READS_VALUES, ReadsValue
-from optax_freeze._trees import Node, Tree, is_place, is_variable, quote
+from optax_freeze._trees import Node, Pieces, Tree, is_place, is_variable, quote
 
 
 @dataclass(frozen=True)
@@ -136,5 +136,5 @@ def is_module(node: Node) -> bool:
     """Whether a node is of a registered class: no mapping, list, tuple, NNX Variable or leaf."""
     value = node.value
     # A `chex.dataclass` is a mapping as well, but one that somebody wrote as a class.
-    is_container = isinstance(value, (Mapping, list, tuple)) and not is_dataclass(value)
+    is_container = isinstance(value, (Mapping, list, tuple, Pieces)) and not is_dataclass(value)
     return not (is_container or node.is_leaf or is_place(value) or is_variable(value))

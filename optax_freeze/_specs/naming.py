@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.patterns import PatternError, Segment, beginning, match, parse
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
-from optax_freeze._trees import Node, Tree, closest, find, names_of
+from optax_freeze._trees import Node, Tree, closest, is_array
 
 
 class Pattern(Spec):
@@ -25,7 +25,7 @@ class Pattern(Spec):
         return Found(nodes)
 
     def _nodes(self, tree: Tree) -> list[Node]:
-        exact, places = find(tree, self.text)
+        exact, places = tree.names.find(self.text)
         if exact:
             return exact
         try:
@@ -41,7 +41,23 @@ class Pattern(Spec):
             return "the tree is one bare leaf, which has no name: '**' means it"
         if not tree.leaves:
             return "there is nothing to match"
-        return self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+        return self._rows(tree) or self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+
+    def _rows(self, tree: Tree) -> str:
+        """Whether an index was asked of arrays, whose rows are no leaves."""
+        before = [self.text[: bracket.start()] for bracket in re.finditer(r"\[", self.text)]
+        names = [name for text in before if text for name in match(tree.names, parse(text))]
+        for node in (node for name in names for node in name.nodes):
+            leaves = tree.leaves[node.start : node.stop]
+            shapes = [leaf.shape for leaf in leaves if is_array(leaf) and leaf.ndim]
+            is_numbered = any(key.isdigit() for key, _ in node.children())
+            if len(shapes) == len(leaves) and len({s[0] for s in shapes}) == 1 and not is_numbered:
+                what = "is one array" if node.is_leaf else "holds arrays only"
+                return (
+                    f"{node.name!r} {what}, and rows of arrays are no leaves: make leaves of them, "
+                    f"cut_rows(params, {{{node.name!r}: ...}})"
+                )
+        return ""
 
     def _anywhere(self, tree: Tree) -> str:
         """Whether it was only written without the beginning of a path."""
@@ -61,12 +77,9 @@ class Regex(Spec):
         super().__init__(label)
         self.regex = regex
 
-    def _fits(self, node: Node) -> bool:
-        return bool(self.regex.fullmatch(node.name) or self.regex.fullmatch(node.alias))
-
     def find(self, view: View) -> Found:
-        nodes = [node for node in view.tree.root.walk() if node.is_childless]
-        found = list(filter(self._fits, nodes))
+        nodes = [node for node in view.tree.root.walk() if node.is_one_leaf or node.is_childless]
+        found = [node for node in nodes if self.regex.fullmatch(node.name)]
         _check_unique(self.label, found)
         return Found(found)
 
@@ -125,7 +138,7 @@ def _matched(tree: Tree, segments: list[Segment]) -> list[Node]:
         by_name = positions and not any(segment.subscripts for segment in segments)
         if by_name or not (positions or tree.has_leafless_nodes):
             return [tree.leaf(i) for i in positions]
-    return [node for name in match(names_of(tree), segments) for node in name.tops]
+    return [node for name in match(tree.names, segments) for node in name.tops]
 
 
 def _matched_without_value(tree: Tree, segments: list[Segment]) -> list[Node]:
@@ -134,13 +147,10 @@ def _matched_without_value(tree: Tree, segments: list[Segment]) -> list[Node]:
     *segments, last = segments
     if last != Segment("value") or not segments or not segments[-1].names_something:
         return []
-    return [name.leaf for name in match(names_of(tree), segments) if name.leaf]
+    return [name.leaf for name in match(tree.names, segments) if name.leaf]
 
 
 def _check_unique(label: str, nodes: Sequence[Node]) -> None:
-    names = [name for node in nodes for name in node.leaf_names()]
-    if len(set(names)) == len(names):
-        return
     positions: dict[str, int] = {}  # by which a leaf that was found twice is still one
     for node in nodes:
         for position, name in enumerate(node.leaf_names(), node.start):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from optax_freeze._trees import Name
+from optax_freeze._trees import Name, is_variable
 
 _INTEGER = re.compile(r"-?\d+")
 _NUMBERED = re.compile(r"(.*?)(\d+)", re.DOTALL)
@@ -45,7 +45,11 @@ def numbered_siblings(parent: Name, fits: Callable[[str], bool]) -> list[Numbere
 
 
 def integer_children(name: Name) -> Numbered:
-    """The names below a name whose last segments are integers."""
+    """The names below a name whose last segments are integers; of an NNX Variable, its value's."""
+    value = (
+        name.children.get("value") if any(is_variable(node.value) for node in name.nodes) else None
+    )
+    name = value or name
     return [(int(key), child) for key, child in name.children.items() if _INTEGER.fullmatch(key)]
 
 

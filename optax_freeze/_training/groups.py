@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import optax
 
-from optax_freeze._masks import describe, read_choice
-from optax_freeze._specs import Spec, SpecError, read_specs, select, view
-from optax_freeze._training.routing import read_transformation, route
+from optax_freeze._masks import read_choice
+from optax_freeze._specs import Spec, SpecError
+from optax_freeze._training.first_match import assign_first, read_entries
+from optax_freeze._training.routing import Packing, read_transformation, route
 from optax_freeze._trees import Tree, listing
 
 
@@ -87,47 +88,38 @@ def param_groups(
             "param_groups takes a mapping from specs to gradient transformations, not "
             f"{type(groups).__qualname__}"
         )
-    entries = [_read_key(key) for key in groups]
-    labels = list(map(_label, groups, entries))
-    if default is not _UNSET:
-        labels.append(DEFAULT)
+    entries = read_entries(groups, "param_groups")
+    labels: list[str] = list(map(_label, groups, entries))
     members = [_read_member(tx, f"entry {key!r}") for key, tx in groups.items()]
-    members.append(None if default is _UNSET else _read_member(default, "default"))
-    # Without `default` there is no label for the last of the members, which is None.
-    named = [(label, tx) for label, tx in zip(labels, members, strict=False) if tx is not None]
+    still = {i for i, tx in enumerate(members) if tx is None}
+    named = [(label, tx) for label, tx in zip(labels, members, strict=True) if tx is not None]
+    rest = None if default is _UNSET else _read_member(default, "default")
+    if rest is not None:
+        named.append((DEFAULT, rest))
     _check_labels(label for label, _ in named)
-    specs = [spec for entry in entries for spec in entry]
     choice = read_choice(trainable=trainable)
 
     def assign(tree: Tree) -> list[str | None]:
-        flags = choice(tree, values=False)
-        found = iter(select(specs, view(tree, specs, values=False), "param_groups"))
-        can_train = {i for i, flag in enumerate(flags) if flag}
-        free = set(can_train)
-        assigned: list[str | None] = [None] * len(flags)
-        for label, entry, member in zip(labels, entries, members, strict=False):
-            taken: set[int] = set()
-            for spec in entry:
-                one = next(found)
-                if not one.holds_hole:  # some of its leaves may be there
-                    _check_used(tree, spec, one.positions, can_train, free, member)
-                taken |= one.positions & free
-            if member is not None:
-                for position in taken:
-                    assigned[position] = label
-            free -= taken
+        can_train = [i for i, flag in enumerate(choice(tree, values=False)) if flag]
+        assigned = assign_first(tree, entries, "param_groups", can_train, still)
+        free = [i for i in can_train if assigned[i] is None]
         if free and default is _UNSET:
-            names = listing([tree.name_of(i) for i in sorted(free)])
             raise SpecError(
-                f"param_groups: no entry matches {names}: "
+                f"param_groups: no entry matches {listing([tree.name_of(i) for i in free])}: "
                 "add one, or pass default= (None freezes them)"
             )
-        if members[-1] is not None:
-            for position in free:
-                assigned[position] = DEFAULT
-        return assigned
+        found = [None if i is None or i in still else labels[i] for i in assigned]
+        for position in free:
+            found[position] = None if rest is None else DEFAULT
+        return found
 
-    return route(dict(named), assign, ParamGroupsState, lambda state: state.groups)
+    packing = Packing(
+        lambda states, _: ParamGroupsState(states), lambda state: state.groups, "group"
+    )
+    return route(dict(named), assign, packing)
+
+
+_PACKING = Packing(lambda states, _: ParamGroupsState(states), lambda state: state.groups, "group")
 
 
 def _label(key: Any, entry: tuple[Spec, ...]) -> str:
@@ -150,31 +142,3 @@ def _check_labels(labels: Iterable[str]) -> None:
 
 def _read_member(tx: Any, where: str) -> optax.GradientTransformation | None:
     return None if tx is None else read_transformation(tx, f"param_groups, {where}")
-
-
-def _read_key(key: Any) -> tuple[Spec, ...]:
-    entry = read_specs(key, f"the key {key!r} of param_groups")
-    if not entry:
-        raise SpecError(f"the key {key!r} of param_groups names nothing: leave the entry out")
-    return entry
-
-
-def _check_used(
-    tree: Tree,
-    spec: Spec,
-    positions: set[int],
-    can_train: set[int],
-    free: set[int],
-    tx: optax.GradientTransformation | None,
-) -> None:
-    if positions & can_train and not positions & free:
-        raise SpecError(
-            f"param_groups: all leaves that {spec.label} matches were taken by earlier entries: "
-            "put it before them (the first match wins), or leave it out"
-        )
-    if tx is not None and positions and not positions & can_train:
-        first = min(positions)
-        raise SpecError(
-            f"param_groups: {spec.label} matches nothing that can train: {tree.name_of(first)} is "
-            f"{describe(tree, first)}"
-        )

@@ -5,29 +5,49 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
 
 from optax_freeze._training.declared import declare_starts
+from optax_freeze._training.extra_args import cut_extra
 from optax_freeze._training.states import StateForms
 from optax_freeze._training.zeros import frozen_update
 from optax_freeze._trees import (
     HOLE,
     Part,
     Tree,
-    is_array,
     is_float0,
     is_place,
     none_is_a_hole,
     view_alongside,
-    view_alongside_or_none,
 )
 
+MOMENT = "unfreeze_at_moment"
 Labels = Callable[[Tree], Sequence[str | None]]
-Pack = Callable[[dict[str, Any]], Any]
+
+
+class Packing(NamedTuple):
+    """How the states of several transformations are held in one.
+
+    Attributes:
+        pack: makes a state out of those of the groups that have leaves, by label, and of what
+            `moment_of` gave, which is None at `init`.
+        unpack: gives the states by label; called only with a state of the form that `pack` gives.
+        noun: what error texts call a group; `""` if there is only one.
+        moment_of: what the groups are told of the state, as the extra argument `MOMENT`; then
+            they must know what to do with a gradient that is missing.
+    """
+
+    pack: Callable[[dict[str, Any], Any], Any]
+    unpack: Callable[[Any], dict[str, Any]]
+    noun: str = ""
+    moment_of: Callable[[Any], Any] | None = None
+
+
+_ALONE = Packing(lambda states, _: states.get("", optax.EmptyState()), lambda state: {"": state})
 
 
 @functools.cache
@@ -67,8 +87,7 @@ def read_transformation(tx: Any, where: str) -> optax.GradientTransformation:
 def route(
     groups: Mapping[str, optax.GradientTransformation],
     assign: Labels,
-    pack: Pack,
-    unpack: Callable[[Any], dict[str, Any]],
+    packing: Packing,
 ) -> optax.GradientTransformationExtraArgs:
     """A transformation that sends every leaf to one of several others, or keeps it still.
 
@@ -76,8 +95,7 @@ def route(
         groups: the transformations by label. Each sees the tree with None in the place of what is
             not its, and one that gets no leaf is not run and has no state.
         assign: says for each leaf of a tree which of `groups` gets it; None keeps it still.
-        pack: makes the state out of the states of the groups that have leaves, by label.
-        unpack: the opposite, called only with a state of the form that `pack` gives.
+        packing: how their states are held.
 
     Returns:
         The transformation.
@@ -100,9 +118,10 @@ def route(
 
     def start(cuts: Mapping[str, Any]) -> Any:
         with none_is_a_hole():
-            return pack({label: inner[label].init(cut) for label, cut in cuts.items()})
+            states = {label: inner[label].init(cut) for label, cut in cuts.items()}
+        return packing.pack(states, None)
 
-    forms = StateForms(start)
+    forms = StateForms(start, packing.noun)
 
     def init(params: Any) -> Any:
         if is_placeholder(params):
@@ -117,14 +136,19 @@ def route(
         tree = Tree(updates if params is None else params)
         gradient = view_alongside(tree, updates, "updates")
         of_group = parts(tree)
-        for part in of_group.values():
-            _check_gradient(part, gradient)
-        states = unpack(forms.check(tree, of_group, state))
+        if packing.moment_of is None:
+            for part in of_group.values():
+                _check_gradient(part, gradient)
+        state = forms.check(tree, of_group, state)
+        states = packing.unpack(state)
+        moment = None
+        if packing.moment_of is not None:
+            moment = extra_args[MOMENT] = packing.moment_of(state)
         moved: dict[int, Any] = {}
         new_states = {}
         for label, part in of_group.items():
             cut_params = None if params is None else part.cut(tree.leaves)
-            extra = {name: _cut_extra(part, value, params) for name, value in extra_args.items()}
+            extra = {name: cut_extra(part, value, params) for name, value in extra_args.items()}
             with none_is_a_hole():
                 cut, new_states[label] = inner[label].update(
                     part.cut(gradient), states[label], cut_params, **extra
@@ -134,7 +158,7 @@ def route(
             moved[i] if i in moved else frozen_update(leaf, gradient[i])
             for i, leaf in enumerate(tree.leaves)
         ]
-        return tree.treedef.unflatten(new_updates), pack(new_states)
+        return tree.treedef.unflatten(new_updates), packing.pack(new_states, moment)
 
     routed = optax.GradientTransformationExtraArgs(init, update)
     return declare_starts(
@@ -171,12 +195,7 @@ def keep(
     Returns:
         The transformation; its state is `optax.EmptyState()` for a tree of which `tx` gets nothing.
     """
-    return route(
-        {"": tx},
-        lambda tree: ["" if flag else None for flag in choose(tree)],
-        lambda states: states.get("", optax.EmptyState()),
-        lambda state: {"": state},
-    )
+    return route({"": tx}, lambda tree: ["" if flag else None for flag in choose(tree)], _ALONE)
 
 
 def _check_gradient(part: Part, gradient: Sequence[Any]) -> None:
@@ -188,44 +207,3 @@ def _check_gradient(part: Part, gradient: Sequence[Any]) -> None:
                 f"{part.tree.name_of(position)} trains, but its gradient is {what}: give the "
                 "transformation and the gradient the same freeze= and trainable="
             )
-
-
-def _cut_extra(part: Part, extra: Any, params: Any) -> Any:
-    """Make an extra argument fit the part: a tree like params, or a function of such a tree."""
-    cut = _cut_like_params(part, extra)
-    # The tree first: a model can be called too. A function may be a node (`jax.tree_util.Partial`).
-    if cut is extra and callable(extra) and params is not None:
-        return _with_frozen_values(part, extra)
-    return cut
-
-
-def _cut_like_params(part: Part, value: Any) -> Any:
-    found = view_alongside_or_none(part.tree, value)
-    if found is None:
-        return value
-    pairs = zip(part.tree.leaves, found, strict=True)
-    if all(
-        is_place(slot) or np.shape(slot) == np.shape(leaf) for leaf, slot in pairs if is_array(leaf)
-    ):
-        return part.cut(found)
-    return value
-
-
-def _with_frozen_values(part: Part, fun: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function such as a line search's `value_fn` see the full params."""
-
-    def fill(arg: Any) -> Any:
-        if jax.tree.structure(arg) == part.treedef:
-            return part.fill(part.values(arg), part.tree.leaves)
-        return arg
-
-    @functools.wraps(fun)
-    def filled(*args: Any, **kwargs: Any) -> Any:
-        with none_is_a_hole(yes=False):  # the tree is whole again
-            result = fun(*map(fill, args), **{name: fill(arg) for name, arg in kwargs.items()})
-        cut = _cut_like_params(part, result)
-        if cut is result and type(result) is tuple:  # such as a value and a gradient
-            return tuple(_cut_like_params(part, element) for element in result)
-        return cut
-
-    return filled

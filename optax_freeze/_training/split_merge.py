@@ -11,7 +11,20 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from optax_freeze._hiding import Hidden, hide, reveal
 from optax_freeze._masks import read_choice
-from optax_freeze._trees import HOLE, Tree, is_array_of_jit, is_hole, is_place, listing, quote
+from optax_freeze._training.filling import filling, misfit
+from optax_freeze._trees import (
+    Tree,
+    hole_of,
+    is_array_of_jit,
+    is_hole,
+    is_place,
+    listing,
+    quote,
+)
+
+_ANOTHER_FREEZE = (
+    ". A part that was saved under another freeze= goes into split(params, trainable=list(part))[1]"
+)
 
 
 def split(tree: Any, freeze: Any = None, *, trainable: Any = None) -> tuple[dict[str, Any], Any]:
@@ -28,10 +41,10 @@ def split(tree: Any, freeze: Any = None, *, trainable: Any = None) -> tuple[dict
         trainable: what may train and nothing else: specs, or a mask. `freeze` is carved out of it.
 
     Returns:
-        A flat dictionary from dotted path to leaf with all that trains, and `tree` with holes
-        (`optax.MaskedNode`) in its places. Leaves of the rest that are not arrays are hidden, as by
-        `tree_mask`, so that it passes through `jit` as it is; so are the holes and hidden leaves
-        that were there before.
+        A flat dictionary from dotted path to leaf with all that trains, and `tree` with holes in
+        its places, which know the shape and the dtype of what belongs there. Leaves of the rest
+        that are not arrays are hidden, as by `tree_mask`, so that it passes through `jit` as it is;
+        so are the holes and hidden leaves that were there before.
 
     Raises:
         SpecError: an entry that is not a spec or matches nothing.
@@ -44,7 +57,7 @@ def split(tree: Any, freeze: Any = None, *, trainable: Any = None) -> tuple[dict
         >>> params = {"encoder": {"w": 1.5, "name": "enc"}, "head": {"w": jnp.ones(2)}}
         >>> trainable, rest = split(params)
         >>> list(trainable), rest
-        (['head.w'], {'encoder': {'name': #'enc', 'w': #1.5}, 'head': {'w': MaskedNode()}})
+        (['head.w'], {'encoder': {'name': #'enc', 'w': #1.5}, 'head': {'w': hole f32[2]}})
         >>> merge(trainable, rest)["head"]["w"] is params["head"]["w"]
         True
     """
@@ -68,8 +81,13 @@ def split(tree: Any, freeze: Any = None, *, trainable: Any = None) -> tuple[dict
 def merge(trainable: Mapping[str, Any], rest: Any) -> Any:
     """Put together again what `split` took apart.
 
+    Also over another model of the same shapes: what trained on one base, over another one. Where
+    `vmap`, `scan` or `shard_map` shows a part of each array, that part is taken.
+
     Args:
-        trainable: a dictionary from dotted path to leaf, as of `split`.
+        trainable: a dictionary from dotted path to leaf, as of `split`: new values, or what was
+            saved. A float of another precision is taken as it is. What NumPy loads from `.npz` as
+            mere bytes (`V2`, which was bfloat16) comes back bit for bit in the dtype of the hole.
         rest: the tree with holes in these places, as of `split`.
 
     Returns:
@@ -78,14 +96,19 @@ def merge(trainable: Mapping[str, Any], rest: Any) -> Any:
     Raises:
         TypeError: if `trainable` is not a mapping.
         ValueError: a hole that nothing fills, a path that is not there, or one that is filled
-            already; all of them, by path.
+            already; a value of another shape or another kind than what belongs there; all of
+            them, by path. To load a part that was saved under another `freeze=`, take
+            `split(params, trainable=list(part))[1]` for the rest.
 
     Example:
-        >>> from optax_freeze import merge, split
         >>> import jax.numpy as jnp
+        >>> from optax_freeze import merge, split
         >>> trainable, rest = split({"a": jnp.zeros(2), "b": "name"})
-        >>> merge({"a": "new"}, rest)
-        {'a': 'new', 'b': 'name'}
+        >>> merge({"a": jnp.ones(2)}, rest)["b"]
+        'name'
+        >>> merge({"a": jnp.ones(3)}, rest)
+        Traceback (most recent call last):
+        ValueError: merge: 'a' is filled with f32[3], where f32[2] belongs
     """
     if not isinstance(trainable, Mapping):
         kind = type(trainable).__qualname__
@@ -94,25 +117,28 @@ def merge(trainable: Mapping[str, Any], rest: Any) -> Any:
     values = [reveal(node) if isinstance(node, Hidden) else node for _, node in nodes]
     at_holes = [(_name(path), i) for i, (path, node) in enumerate(nodes) if is_hole(node)]
     holes = dict(at_holes)
-    problems = [f"nothing fills {quote(name)}" for name in holes if is_place(trainable.get(name))]
+    missing = [name for name in holes if is_place(trainable.get(name))]
+    problems = [f"nothing fills {quote(name)}" for name in missing]
     twice = [name for name, count in Counter(name for name, _ in at_holes).items() if count > 1]
     problems += [f"two holes are both called {quote(name)}" for name in twice]
-    problems += [
-        f"{quote(name)} is filled with a {type(value).__qualname__}, which is no leaf"
-        for name, value in trainable.items()
-        if not is_place(value) and not jax.tree_util.all_leaves([value])
-    ]
+    for name, value in trainable.items():
+        if name in holes and not is_place(value):
+            hole = nodes[holes[name]][1]
+            problem = misfit(value, hole)
+            problems += [f"{quote(name)} is filled with {problem}"] if problem else []
+            values[holes[name]] = value if problem else filling(value, hole)
     extra = [name for name in trainable if name not in holes]
+    is_known = True
     if extra:
         filled = {_name(path) for path, _ in nodes}
+        is_known = filled.issuperset(extra)
         problems += [
             f"{quote(name)} is filled already" if name in filled else f"there is no {quote(name)}"
             for name in extra
         ]
     if problems:
-        raise ValueError(f"merge: {listing(problems)}")
-    for name, position in holes.items():
-        values[position] = trainable[name]
+        is_other = trainable and is_known and (extra or not trainable.keys() >= set(missing))
+        raise ValueError(f"merge: {listing(problems)}{_ANOTHER_FREEZE if is_other else ''}")
     return treedef.unflatten(values)
 
 
@@ -126,5 +152,5 @@ def _is_left_out(node: Any) -> bool:
 
 def _rest(leaf: Any, *, trains: bool) -> Any:
     if trains:
-        return HOLE
+        return hole_of(leaf)
     return leaf if is_array_of_jit(leaf) else hide(leaf)

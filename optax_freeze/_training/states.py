@@ -32,10 +32,12 @@ class StateForms:
 
     Args:
         init: makes the state out of what each group sees, by the group's label.
+        noun: what error texts call a group; `""` if there is only one.
     """
 
-    def __init__(self, init: Callable[[dict[str, Any]], Any]):
+    def __init__(self, init: Callable[[dict[str, Any]], Any], noun: str):
         self._init = init
+        self._noun = noun
         # Nothing depends on this memory: it saves `update` a trace of `init`.
         self._known: dict[Any, Form] = {}
 
@@ -60,17 +62,19 @@ class StateForms:
         Raises:
             ValueError: if it belongs to other params or to another choice.
         """
-        wanted = self._wanted(parts)
-        if _is_same(Form.of(state), wanted):
+        form = self._wanted(parts)
+        if _is_same(Form.of(state), form):
             return state
         bare = jax.tree.map(lambda node: None if is_hole(node) else node, state, is_leaf=is_hole)
-        if _is_same(Form.of(bare), wanted):
+        if _is_same(Form.of(bare), form):
             return bare
-        problems = list(_problems(tree, parts, Tree(state), Tree(self._abstract(parts))))
+        wanted = Tree(self._abstract(parts))
+        problems = list(_problems(tree, parts, Tree(state), wanted, self._noun))
         if problems:
             raise ValueError(
                 f"{listing(problems)}. The state was made, or restored, for another freeze= or "
-                "trainable=, for other groups or other params"
+                "trainable=, for other groups or other "
+                "params: migrate_state(state, tx, params) carries over what fits"
             )
         return state  # of a transformation whose state takes another form with the first update
 
@@ -105,7 +109,9 @@ def _is_same(form: Form, other: Form) -> bool:
         return False
 
 
-def _problems(tree: Tree, parts: Mapping[str, Part], state: Tree, wanted: Tree) -> Iterator[str]:
+def _problems(
+    tree: Tree, parts: Mapping[str, Part], state: Tree, wanted: Tree, noun: str
+) -> Iterator[str]:
     labels = {tree.leaf_names[i]: label for label, part in parts.items() for i in part.positions}
     has, wants = (dict(zip(each.leaf_names, each.leaves, strict=True)) for each in (state, wanted))
     names = set(tree.leaf_names)
@@ -114,7 +120,7 @@ def _problems(tree: Tree, parts: Mapping[str, Part], state: Tree, wanted: Tree) 
         for paths, others in ((wants, has), (has, wants))
     )
     for name in dict.fromkeys(filter(None, lacking.values())):
-        group = f" in the group {labels[name]!r}" if labels[name] else ""
+        group = f" in the {noun} {labels[name]!r}" if noun else ""
         yield f"{quote(name)} trains, but the state holds nothing for it{group}{_hint(tree, name)}"
     for name in dict.fromkeys(filter(None, spare.values())):
         if name not in labels:

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from optax_freeze._trees.arrays import is_array
-from optax_freeze._trees.places import is_hole, is_place
+from optax_freeze._trees.holes import is_hole
+from optax_freeze._trees.places import is_place
 from optax_freeze._trees.texts import listing, quote
 from optax_freeze._trees.tree import Tree
 

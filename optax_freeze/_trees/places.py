@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 import jax
 from optax import MaskedNode
 
-HOLE = MaskedNode()
-
 
 class Place:
-    """A leafless node that stands where a leaf was left out; base class of hidden leaves."""
+    """A leafless node that stands where a leaf was; base class of holes and hidden leaves."""
 
     __slots__ = ()
-
-
-_NONE_IS_A_HOLE = ContextVar("_NONE_IS_A_HOLE", default=False)
-
-
-@contextlib.contextmanager
-def none_is_a_hole(*, yes: bool = True) -> Iterator[None]:
-    """While a transformation sees a tree of which we left something out: None is that something.
-
-    Elsewhere None is the model's own, such as the missing bias of a layer, and must not excuse an
-    entry that matches nothing.
-    """
-    token = _NONE_IS_A_HOLE.set(yes)
-    try:
-        yield
-    finally:
-        _NONE_IS_A_HOLE.reset(token)
-
-
-def is_hole(value: Any) -> bool:
-    """Whether a node stands where a leaf was left out: `optax.MaskedNode()`, or None as above."""
-    return isinstance(value, MaskedNode) or (value is None and _NONE_IS_A_HOLE.get())
 
 
 def is_float0(value: Any) -> bool:

@@ -1,10 +1,12 @@
-"""What error texts say of names: how they are shown, and which one may have been meant."""
+"""What texts say of names and arrays: how they are shown, and which name may have been meant."""
 
 from __future__ import annotations
 
 import difflib
 import heapq
+import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 _SHORTLIST = 60
 _MEASURED = 200
@@ -14,6 +16,12 @@ SHOWN = 6  # texts in a list of problems
 def quote(name: str) -> str:
     """A dotted name as error texts show it."""
     return "the tree itself" if name == "" else repr(name)
+
+
+def array_text(dtype: Any, shape: Sequence[Any]) -> str:
+    """A dtype and a shape as texts show them: `f32[2,3]`."""
+    short = re.sub(r"^(b?f|i|u|c)[a-z]+(?=\d)", r"\1", str(dtype))
+    return f"{short}[{','.join(map(str, shape))}]"
 
 
 def listing(items: Sequence[str]) -> str:

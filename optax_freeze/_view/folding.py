@@ -65,6 +65,7 @@ def _line(group: Group, name: str, what: str, indent: int, times: int) -> Line:
         group.parameters * times,
         group.trainable * times,
         group.bytes * times,
+        group.steps,
         is_left_out=row is not None and (row.kind.endswith("hole") or row.dtype == "float0"),
     )
 

@@ -11,14 +11,15 @@ import jax.numpy as jnp
 
 from optax_freeze._hiding import Hidden, show, unseal
 from optax_freeze._trees import (
+    Hole,
     Name,
     Node,
+    Pieces,
     Tree,
     is_array,
     is_float0,
     is_hole,
     is_variable,
-    names_of,
 )
 
 Forms = dict[Any, int]  # a number for everything that looks different
@@ -37,7 +38,7 @@ class Row:
         parameters: how many elements an array has, of whatever dtype; 0 for PRNG keys; 1 for a
             Python or NumPy scalar that a mask lets train.
         bytes: how much memory the array takes.
-        trains: whether it trains.
+        from_step: from which step it trains; None if it does not.
     """
 
     path: str
@@ -46,7 +47,12 @@ class Row:
     dtype: str | None
     parameters: int
     bytes: int
-    trains: bool
+    from_step: int | None
+
+    @property
+    def trains(self) -> bool:
+        """Whether it trains, sooner or later."""
+        return self.from_step is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Group:
         parameters: how many it holds.
         trainable: how many of them train.
         bytes: how much memory its arrays take.
+        steps: from which steps they train.
         children: what is one level below.
         row: what there is to say of it if it is a leaf.
         start: the position of the leaf, or of the first leaf after it.
@@ -70,6 +77,7 @@ class Group:
     parameters: int = 0
     trainable: int = 0
     bytes: int = 0
+    steps: frozenset[int] = frozenset()
     children: tuple[Group, ...] = ()
     row: Row | None = None
     start: int = 0
@@ -90,24 +98,24 @@ class Group:
             stack.extend(reversed(group.children))
 
 
-def outline(tree: Tree, flags: Sequence[bool]) -> Group:
+def outline(tree: Tree, starts: Sequence[int | None]) -> Group:
     """Sum up a tree.
 
     Args:
         tree: the tree.
-        flags: for each leaf whether it trains.
+        starts: from which step each leaf trains; None for a frozen one.
 
     Returns:
         The group that is the whole tree. What has no leaf, hidden leaf or hole is not in it.
     """
     built: dict[Name, Group] = {}
     forms: Forms = {}
-    for name in reversed(list(_walk(names_of(tree)))):  # children before their parents
+    for name in reversed(list(_walk(tree.names))):  # children before their parents
         segment = name.text.rpartition(".")[2]
         below = [built.pop(child) for child in name.children.values()]
         below = [group for group in below if group.row or group.children]
         leaves = [
-            _leaf(segment, node, forms, trains=node.is_leaf and flags[node.start])
+            _leaf(segment, node, forms, starts[node.start] if node.is_leaf else None)
             for node in name.nodes
             if node.is_leaf or is_hole(node.value) or isinstance(node.value, Hidden)
         ]
@@ -134,6 +142,8 @@ def _join(name: Name, segment: str, leaves: list[Group], below: list[Group], for
         what, row = f"{cls} {leaf.what}", dataclasses.replace(row, kind=cls)
         form = forms.setdefault((what, leaf.form), len(forms))
         return dataclasses.replace(leaf, name=segment, what=what, row=row, form=form)
+    if len(name.nodes) == 1 and isinstance(name.nodes[0].value, Pieces):
+        below = [_piece(name.nodes[0].value, group, forms) for group in below]
     children = (*leaves, *below)
     what = "" if leaves else " ".join(filter(None, [_class(node.value) for node in name.nodes]))
     form = (what, *((child.name, child.form) for child in children))
@@ -143,8 +153,19 @@ def _join(name: Name, segment: str, leaves: list[Group], below: list[Group], for
         sum(child.parameters for child in children),
         sum(child.trainable for child in children),
         sum(child.bytes for child in children),
+        frozenset().union(*(child.steps for child in children)),
         children,
         form=forms.setdefault(form, len(forms)),
+    )
+
+
+def _piece(whole: Pieces, group: Group, forms: Forms) -> Group:
+    """A piece of an array, which shows its rows."""
+    if group.row is None or group.row.shape is None:
+        return group
+    what = f"{group.what} {whole.cut.describe(int(group.name), len(group.row.shape))}"
+    return dataclasses.replace(
+        group, what=what, form=forms.setdefault((what, group.form), len(forms))
     )
 
 
@@ -161,15 +182,17 @@ def _class(value: Any) -> str:
     return "" if is_plain else cls.__name__
 
 
-def _leaf(segment: str, node: Node, forms: Forms, *, trains: bool) -> Group:
+def _leaf(segment: str, node: Node, forms: Forms, start: int | None) -> Group:
     """A leaf, a hidden leaf or a hole."""
     value, mark, kind = node.value, "", ""
     while isinstance(value, Hidden):  # `split` hides once more what was hidden before
         value, mark, kind = unseal(value.sealed), "#", "hidden "
     shape = dtype = None
+    trains = start is not None
     count, memory = int(trains), 0
     if is_hole(value):
-        what = kind_of = "hole"
+        kind_of = "hole"
+        what = repr(value) if isinstance(value, Hole) else kind_of
     elif is_array(value):
         shape, kind_of = tuple(value.shape), "array"
         dtype = "float0" if is_float0(value) else str(value.dtype)
@@ -180,7 +203,9 @@ def _leaf(segment: str, node: Node, forms: Forms, *, trains: bool) -> Group:
         count, memory = value.size * is_number, value.size * value.dtype.itemsize
     else:
         what = kind_of = type(value).__name__
-    row = Row(node.name, kind + kind_of, shape, dtype, count, memory, trains)
-    form = forms.setdefault((row.kind, what, trains), len(forms))
-    what = mark + what
-    return Group(segment, what, count, count * trains, memory, (), row, node.start, form)
+    row = Row(node.name, kind + kind_of, shape, dtype, count, memory, start)
+    form = forms.setdefault((row.kind, what, start), len(forms))
+    steps = frozenset() if start is None else frozenset({start})
+    return Group(
+        segment, mark + what, count, count * trains, memory, steps, (), row, node.start, form
+    )

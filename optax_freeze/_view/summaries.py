@@ -78,7 +78,7 @@ class Summary:
             "percent": self.percent,
             "bytes": self.bytes,
             **(state or {}),
-            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "rows": [{**dataclasses.asdict(row), "trains": row.trains} for row in self.rows],
         }
 
     def _foot(self) -> Iterator[str]:
@@ -135,9 +135,10 @@ def summary(
         freeze: specs of what must not train, as in `trainable_mask`.
         trainable: what may train and nothing else: specs, or a mask. `freeze` is carved out of it.
         tx: the optimizer, as it goes into `trainable_only` or as it comes out: what a
-            transformation of this library keeps frozen is shown as frozen (not so if another one,
-            such as `optax.chain`, is around it). Adds the bytes of its state, as given and as
-            `trainable_only` would hold it. Nothing is allocated.
+            transformation of this library keeps frozen is shown as frozen, and what `unfreeze_at`
+            releases with its step (not so if another one, such as `optax.chain`, is around it).
+            Adds the bytes of its state, as given and as `trainable_only` would hold it. Nothing is
+            allocated.
         depth: how many segments of a path to show; by default all.
 
     Returns:
@@ -177,11 +178,12 @@ def summary(
     seen = Tree(tree)
     flags = read_choice(freeze, trainable)(seen, values=True)
     tx = None if tx is None else read_transformation(tx, "summary")
-    starts = None if tx is None else declared_starts(tx, seen)
-    if starts is not None:
-        flags = [flag and start is not None for flag, start in zip(flags, starts, strict=True)]
-    root = outline(seen, flags)
-    state = None if tx is None else _state_bytes(tx, seen, flags)
+    declared = None if tx is None else declared_starts(tx, seen)
+    pairs = zip(flags, [0] * len(flags) if declared is None else declared, strict=True)
+    starts = [start if flag else None for flag, start in pairs]
+    root = outline(seen, starts)
+    trains = [start is not None for start in starts]
+    state = None if tx is None else _state_bytes(tx, seen, trains)
     return Summary(tuple(root.rows), root, depth, state)
 
 

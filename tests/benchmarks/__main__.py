@@ -8,7 +8,16 @@ import optax
 
 import optax_freeze
 
-from . import hiding, importing, jitted_calls, mask_building, tracing, training_step
+from . import (
+    hiding,
+    importing,
+    jitted_calls,
+    mask_building,
+    rates,
+    tracing,
+    training_step,
+    unfreezing,
+)
 
 parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
 parser.add_argument(
@@ -23,5 +32,7 @@ training_step.main()
 mask_building.main(instructions=options.instructions)
 hiding.main(instructions=options.instructions)
 jitted_calls.main()
+unfreezing.main()
+rates.main()
 tracing.main()
 importing.main()

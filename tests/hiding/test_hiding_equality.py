@@ -358,6 +358,9 @@ class Holder:
     def __hash__(self):
         return hash(self.held)
 
+    def __repr__(self):
+        return f"Holder({self.held!r})"
+
 
 LATER = datetime.timezone(datetime.timedelta(hours=1))
 NOON = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)

@@ -179,7 +179,11 @@ def test_freeze_mask_lowers_a_mask():
     assert freeze_mask(tree, "c", mask) == mask
 
 
-@pytest.mark.parametrize("mask", ["c", ["a", "c"], len, lambda path: True], ids=repr)
+@pytest.mark.parametrize(
+    "mask",
+    ["c", ["a", "c"], len, lambda path: True],
+    ids=lambda mask: getattr(mask, "__name__", repr(mask)),
+)
 def test_freeze_mask_takes_no_specs_for_a_mask(mask):
     with pytest.raises(
         MaskError, match="a mask has True where a leaf trains and False where it is"

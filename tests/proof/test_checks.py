@@ -45,7 +45,7 @@ def nan_with_payload(payload):
         (np.zeros(2, jax.dtypes.float0), np.zeros(2, jax.dtypes.float0)),
         (optax.MaskedNode(), optax.MaskedNode()),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_the_same_bits_are_unchanged(old, new):
     assert_unchanged({"a": old, "b": 1}, {"a": new, "b": 1}, trainable=False)

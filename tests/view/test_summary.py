@@ -31,6 +31,7 @@ from optax_freeze import (
     trainable_mask,
     trainable_only,
     tree_mask,
+    unfreeze_at,
 )
 from optax_freeze._view import summary
 from optax_freeze._view.folding import lines
@@ -257,7 +258,7 @@ def test_the_rest_of_a_split_of_what_has_places():
     assert table(summary(split(tree)[1])) == [
         ("a", "#int", "-"),
         ("b", "#hole", "left out"),
-        ("w", "hole", "left out"),
+        ("w", "hole f32[3]", "left out"),
     ]
 
 
@@ -484,6 +485,31 @@ def test_what_a_transformation_of_ours_freezes_is_shown_as_frozen(tx):
     assert str(shown).endswith("optimizer state: 68 B | in trainable_only: 68 B | saved: 0 B")
 
 
+def test_stages_are_shown():
+    params = {"body": [F32((4, 4)), F32((4, 4))], "embed": F32((8, 4)), "head": F32((4, 2))}
+    tx = unfreeze_at(optax.adam(1e-3), {"head": 0, "body[1]": 1000, "body[0]": 2000})
+    shown = summary(params, tx=tx)
+    assert [row.from_step for row in shown.rows] == [2000, 1000, None, 0]
+    assert [row["trains"] for row in shown.as_dict()["rows"]] == [True, True, False, True]
+    assert table(shown) == [
+        ("body", "", "in stages"),
+        ("  [0]", "f32[4,4]", "from 2000"),
+        ("  [1]", "f32[4,4]", "from 1000"),
+        ("embed", "f32[8,4]", "frozen"),
+        ("head", "f32[4,2]", "trains"),
+    ]
+    assert shown.state.as_given == 4 * 4 + 2 * 4 * (16 + 16 + 8)  # a step and three counts
+
+
+def test_one_stage_folds_as_ever():
+    params = {"body": [F32((4,)), F32((4,)), F32((4,))], "head": F32((4,))}
+    shown = summary(params, tx=unfreeze_at(optax.sgd(0.1), {"head": 0, "body": 7}))
+    assert table(shown)[:2] == [
+        ("body[0:3]  x3", "3x f32[4]", "from 7"),
+        ("head", "f32[4]", "trains"),
+    ]
+
+
 def test_frozen_shows_what_it_freezes():
     params = {"encoder": F32((8, 4)), "head": F32((4, 2))}
     assert [row.trains for row in summary(params, tx=frozen("encoder")).rows] == [False, True]
@@ -628,6 +654,7 @@ def test_as_dict_is_plain_data():
                 "dtype": "float32",
                 "parameters": 3,
                 "bytes": 12,
+                "from_step": 0,
                 "trains": True,
             },
             {
@@ -637,6 +664,7 @@ def test_as_dict_is_plain_data():
                 "dtype": "int8",
                 "parameters": 2,
                 "bytes": 2,
+                "from_step": None,
                 "trains": False,
             },
         ],
