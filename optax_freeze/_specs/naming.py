@@ -79,7 +79,7 @@ class Regex(Spec):
         self.regex = regex
 
     def find(self, view: View) -> Found:
-        nodes = [n for n in view.tree.root.walk() if n.is_one_leaf or n.is_childless]
+        nodes = [node for node in view.tree.root.walk() if node.is_one_leaf or node.is_childless]
         found = [node for node in nodes if self.regex.fullmatch(node.name)]
         _check_unique(self.label, found)
         return Found(found)

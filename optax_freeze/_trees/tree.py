@@ -62,16 +62,17 @@ class Node:
             key == "value" and child.is_one_leaf for key, child in self.children()
         )
 
-    def children(self) -> Iterator[tuple[str, Node]]:
+    def children(self) -> list[tuple[str, Node]]:
         """The nodes and leaves one level below, each with the text of its key."""
         if self.is_childless:
-            return
-        start = self.start
+            return []
+        start, found = self.start, []
         below = zip(one_level(self.value), treedef_children(self._treedef), strict=True)
         for (key, value), treedef in below:
             name = self._prefix + key
-            yield key, Node(value, name, f"{name}.", treedef, start)
+            found.append((key, Node(value, name, f"{name}.", treedef, start)))
             start += treedef.num_leaves
+        return found
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents before their children, in leaf order."""
@@ -122,11 +123,6 @@ class Tree:
         return any(issubclass(cls, (MaskedNode, Place, type(None))) for cls in self.classes)
 
     @functools.cached_property
-    def names(self) -> Name:
-        """The name that the whole tree bears, `""`, from which all others are reached."""
-        return Name("", [self.root])
-
-    @functools.cached_property
     def has_leafless_nodes(self) -> bool:
         """Whether there is a node without leaves somewhere: a place, or a bare module."""
         stack = [self.treedef]
@@ -137,6 +133,11 @@ class Tree:
             if treedef.num_nodes > 1:
                 stack.extend(treedef_children(treedef))
         return False
+
+    @functools.cached_property
+    def names(self) -> Name:
+        """The name that the whole tree bears, `""`, from which all others are reached."""
+        return Name("", [self.root])
 
     @functools.cached_property
     def leaf_names(self) -> list[str]:
