@@ -137,4 +137,4 @@ def is_module(node: Node) -> bool:
     value = node.value
     # A `chex.dataclass` is a mapping as well, but one that somebody wrote as a class.
     is_container = isinstance(value, (Mapping, list, tuple, Pieces)) and not is_dataclass(value)
-    return not (is_container or node.is_childless or is_place(value) or is_variable(value))
+    return not (is_container or node.is_leaf or is_place(value) or is_variable(value))
