@@ -7,53 +7,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.core
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from optax_freeze._hiding.hidden import describe, hide, is_hidden, is_masked, reveal
-from optax_freeze._hiding.sealing import PLAIN
-from optax_freeze._masks import is_differentiable, trainable_mask
+from optax_freeze._hiding.nondiff import is_nondiff
+from optax_freeze._masks import MaskError, trainable_mask
 from optax_freeze._specs import is_bool
 from optax_freeze._trees import quote
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def is_nondiff(leaf: Any) -> bool:
-    """Whether JAX cannot differentiate by a leaf: what `tree_mask` hides by default.
-
-    Args:
-        leaf: anything.
-
-    Returns:
-        False for a float or complex number, Python's or NumPy's, and for an array, tracer or
-        `jax.ShapeDtypeStruct` of such a dtype (bfloat16 and float8 too); True for all else.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from optax_freeze import is_nondiff
-        >>> [is_nondiff(leaf) for leaf in (1, True, "name", 1.0, jnp.ones(2), jnp.arange(2))]
-        [True, True, True, False, False, True]
-    """
-    cls = type(leaf)
-    if cls is float or cls in PLAIN:
-        return cls is not float
-    verdict = _by_class(cls)
-    return _is_nondiff_dtype(leaf.dtype) if verdict is None else verdict
-
-
-# To ask JAX what is an array, and of what dtype, takes long: once for each class and each dtype.
-@functools.lru_cache(maxsize=512)
-def _by_class(cls: type) -> bool | None:
-    """What the class of a leaf alone says; None if its dtype decides."""
-    arrays = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct, np.ndarray, np.generic)
-    return None if issubclass(cls, arrays) else not issubclass(cls, (float, complex))
-
-
-@functools.lru_cache(maxsize=256)
-def _is_nondiff_dtype(dtype: Any) -> bool:
-    return not is_differentiable(jax.ShapeDtypeStruct((), dtype))
 
 
 def tree_mask(
@@ -86,7 +49,8 @@ def tree_mask(
         tree: any pytree; leaves that are hidden already stay hidden.
         cond: which leaves to hide: a function of the leaf that returns a bool, or a class.
         trainable: hides what does not train: specs of what may train, or a boolean tree, as in
-            `trainable_mask`. Instead of `cond` and `is_leaf`.
+            `trainable_mask`. Instead of `cond` and `is_leaf`. An integer does not train, so that
+            True at one raises: to leave it visible (`jax.grad(..., allow_int=True)`), use `cond`.
         is_leaf: as in `jax.tree.map`: which nodes count as leaves, to be hidden in one piece.
 
     Returns:
@@ -131,8 +95,19 @@ def tree_mask(
         )
     else:
         leaves, treedef = jax.tree.flatten(tree)
-        flags = [not train for train in jax.tree.leaves(trainable_mask(tree, trainable=trainable))]
+        flags = _does_not_train(tree, trainable)
     return treedef.unflatten(_each(hide, leaves, flags))
+
+
+def _does_not_train(tree: Any, trainable: Any) -> list[bool]:
+    try:
+        mask = trainable_mask(tree, trainable=trainable)
+    except MaskError as error:
+        raise MaskError(
+            f"{error} (only what trains stays visible here: to say of any leaf whether it is "
+            "hidden, such as an integer, pass a function or a class as cond=)"
+        ) from None
+    return [not trains for trains in jax.tree.leaves(mask)]
 
 
 def _always(_: Any) -> bool:

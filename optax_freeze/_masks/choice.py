@@ -38,16 +38,11 @@ def read_choice(freeze: Any = None, trainable: Any = None, mask: Any = None) -> 
         whether it trains. With `values=False`, functions and `where` see no values.
 
     Raises:
-        SpecError: an entry that is not a spec, or an empty `trainable`.
+        SpecError: an entry that is not a spec.
     """
     frozen = () if freeze is None else read_specs(freeze, "freeze")
     by_specs = trainable is not None and is_specs(trainable)
     named = read_specs(trainable, "trainable") if by_specs else ()
-    if by_specs and not named:
-        raise SpecError(
-            "trainable=[] would train nothing: leave it out for the default, or pass "
-            "trainable=False to freeze everything"
-        )
     mask = mask if trainable is None or by_specs else trainable
 
     def choose(
@@ -57,6 +52,11 @@ def read_choice(freeze: Any = None, trainable: Any = None, mask: Any = None) -> 
         predicate: Callable[[Any], bool] = default_trainable,
         fixed: tuple[type, ...] = (Constant,),
     ) -> list[bool]:
+        if type(trainable) in {list, tuple} and not trainable and tree.leaves:
+            raise SpecError(
+                "trainable=[] would train nothing: leave it out for the default, or pass "
+                "trainable=False to freeze everything"
+            )
         seen = view(tree, frozen + named, values=values)
         flags = _by_default(tree, predicate, fixed)
         wanted = select(named, seen, "trainable")
@@ -113,6 +113,8 @@ def _may_train(
     tree: Tree, flags: list[bool], found: Sequence[Found], specs: Sequence[Spec]
 ) -> set[int]:
     for spec, one in zip(specs, found, strict=True):
+        if one.nodes and not (one.holds_leaf or one.holds_place):
+            raise SpecError(f"trainable: {spec.label} matches nothing that can train: no leaf")
         there = {i for i in one.positions if not is_float0(tree.leaves[i])}
         if there and not any(flags[i] for i in there) and not one.holds_hole:
             first = min(there)

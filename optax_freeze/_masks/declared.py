@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ import jax
 from optax_freeze._trees import Node, Tree
 
 _MARK = "optax_freeze.frozen"
+_CONVERTED = "optax_freeze.converted"
+_ONLY_EQUINOX = "the converter of a field is called by an equinox.Module only"
 
 
 @jax.tree_util.register_dataclass
@@ -36,17 +39,31 @@ class Constant:
     value: Any
 
 
-def frozen_field(**kwargs: Any) -> Any:
+def frozen_field(
+    *,
+    converter: Callable[[Any], Any] | None = None,
+    static: bool = False,
+    pytree_node: bool = True,
+    **kwargs: Any,
+) -> Any:
     """A dataclass field that marks what it holds as fixed: it does not train by default.
 
     For the class body of any dataclass that is a pytree: `eqx.Module`, `flax.struct.dataclass`,
     `chex.dataclass`, `jax.tree_util.register_dataclass`.
 
     Args:
+        converter: as in `equinox.field`: a function that makes the value of what is passed. For the
+            fields of an `equinox.Module` only.
+        static: as in `equinox.field`; only False makes sense here.
+        pytree_node: as in `flax.struct.field`; only True makes sense here.
         **kwargs: passed on to `dataclasses.field`; `metadata` is kept.
 
     Returns:
         The field.
+
+    Raises:
+        ValueError: for a field that is not part of the tree, `static` or no `pytree_node`.
+        TypeError: for a `converter` where there is no Equinox to call it.
 
     Example:
         >>> import dataclasses
@@ -62,13 +79,31 @@ def frozen_field(**kwargs: Any) -> Any:
         Pendulum(friction=True, gravity=False)
     """
     metadata = {**(kwargs.pop("metadata", None) or {}), _MARK: True}
-    return dataclasses.field(metadata=metadata, **kwargs)
+    if not (pytree_node and metadata.get("pytree_node", True)):
+        static = True
+    if static or metadata.get("static"):
+        raise ValueError(
+            "frozen_field: a static field is no part of the tree, so that nothing in it trains "
+            "anyway: leave out static=True or pytree_node=False, or declare it without frozen_field"
+        )
+    if converter is None:
+        return dataclasses.field(metadata=metadata, **kwargs)
+    equinox = sys.modules.get("equinox")  # not imported here: no Equinox, no module of its
+    if equinox is None:
+        raise TypeError(f"frozen_field: {_ONLY_EQUINOX}, and equinox has not been imported")
+    metadata[_CONVERTED] = True
+    return equinox.field(converter=converter, metadata=metadata, **kwargs)
 
 
 def _frozen_fields(cls: type) -> list[str]:
     if not dataclasses.is_dataclass(cls):
         return []
-    return [field.name for field in dataclasses.fields(cls) if _MARK in field.metadata]
+    fields = [field for field in dataclasses.fields(cls) if _MARK in field.metadata]
+    for field in fields:
+        if _CONVERTED in field.metadata and not issubclass(cls, sys.modules["equinox"].Module):
+            where = f"{cls.__qualname__}.{field.name}"
+            raise TypeError(f"{where}: {_ONLY_EQUINOX}: convert it in __post_init__")
+    return [field.name for field in fields]
 
 
 def fixed_positions(tree: Tree, classes: tuple[type, ...]) -> set[int]:

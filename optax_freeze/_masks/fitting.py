@@ -18,9 +18,7 @@ from optax_freeze._trees import (
     Tree,
     closest,
     is_place,
-    is_variable,
     listing,
-    names_of,
     quote,
 )
 
@@ -89,7 +87,7 @@ class _Meeting:
     def __init__(self, tree: Tree, mask: Tree):
         self.flags = [Flag(value=False, at_leaf=False)] * len(tree.leaves)
         self.problems: list[str] = []
-        self._waiting = [(names_of(tree), names_of(mask))]
+        self._waiting = [(tree.names, mask.names)]
         while self._waiting:
             self._meet(*self._waiting.pop())
 
@@ -117,7 +115,7 @@ class _Meeting:
             return
         (value,) = bools
         for node in nodes:
-            flag = Flag(value, at_leaf=node.name == name.text and _is_one_leaf(node))
+            flag = Flag(value, at_leaf=node.name == name.text and node.is_one_leaf)
             for i in range(node.start, node.stop):
                 self.flags[i] = flag
 
@@ -157,13 +155,6 @@ class _Meeting:
         if len(self.problems) >= SHOWN:
             return None  # nobody will read it
         return next(iter(closest(key, candidates, 1)), None)
-
-
-def _is_one_leaf(node: Node) -> bool:
-    """Whether a node is a leaf, or an NNX Variable around one, whose `.value` may be left out."""
-    if is_variable(node.value):
-        return all(child.is_leaf and child.alias == node.name for _, child in node.children())
-    return node.is_leaf
 
 
 def _holds_leaf(name: Name) -> bool:

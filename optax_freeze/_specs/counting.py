@@ -6,7 +6,7 @@ from optax_freeze._specs.naming import Pattern
 from optax_freeze._specs.numbered import Numbered, integer_children, numbered_siblings
 from optax_freeze._specs.patterns import match, parse
 from optax_freeze._specs.spec import Spec
-from optax_freeze._trees import Name, Tree, find, names_of
+from optax_freeze._trees import Name, Tree
 
 
 def counted(spec: Spec, tree: Tree) -> list[list[Name]] | None:
@@ -20,10 +20,14 @@ def counted(spec: Spec, tree: Tree) -> list[list[Name]] | None:
         A list for each node with numbered children, or for each beginning of numbered siblings;
         None for a spec that does not end so, or is the exact name of something.
     """
-    if not isinstance(spec, Pattern) or not spec.text.endswith("[:]") or find(tree, spec.text)[0]:
+    if (
+        not isinstance(spec, Pattern)
+        or not spec.text.endswith("[:]")
+        or tree.names.find(spec.text)[0]
+    ):
         return None
     *front, last = parse(spec.text)
-    names = names_of(tree)
+    names = tree.names
     holders = match(names, [*front, last._replace(subscripts=last.subscripts[:-1])])
     rows: list[Numbered] = [row for row in map(integer_children, holders) if row]
     if not rows and last.text and len(last.subscripts) == 1:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.patterns import PatternError, Segment, beginning, match, parse
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
-from optax_freeze._trees import Node, Tree, closest, find, is_array, is_place, names_of
+from optax_freeze._trees import Node, Tree, closest, is_array
 
 
 class Pattern(Spec):
@@ -25,7 +25,7 @@ class Pattern(Spec):
         return Found(nodes)
 
     def _nodes(self, tree: Tree) -> list[Node]:
-        exact, places = find(tree, self.text)
+        exact, places = tree.names.find(self.text)
         if exact:
             return exact
         try:
@@ -46,8 +46,9 @@ class Pattern(Spec):
     def _rows(self, tree: Tree) -> str:
         """Whether an index was asked of arrays, whose rows are no leaves."""
         before = [self.text[: bracket.start()] for bracket in re.finditer(r"\[", self.text)]
-        names = [name for text in before if text for name in match(names_of(tree), parse(text))]
-        for node in (node for name in names for node in name.nodes):
+        names = [name for text in before if text for name in match(tree.names, parse(text))]
+        nodes = [node for name in names for node in name.nodes]
+        for node in sorted(nodes, key=lambda node: node.start):
             leaves = tree.leaves[node.start : node.stop]
             shapes = [leaf.shape for leaf in leaves if is_array(leaf) and leaf.ndim]
             is_numbered = any(key.isdigit() for key, _ in node.children())
@@ -77,12 +78,9 @@ class Regex(Spec):
         super().__init__(label)
         self.regex = regex
 
-    def _fits(self, node: Node) -> bool:
-        return bool(self.regex.fullmatch(node.name) or self.regex.fullmatch(node.alias))
-
     def find(self, view: View) -> Found:
-        nodes = [node for node in view.tree.root.walk() if node.is_leaf or is_place(node.value)]
-        found = list(filter(self._fits, nodes))
+        nodes = [node for node in view.tree.root.walk() if node.is_one_leaf or node.is_childless]
+        found = [node for node in nodes if self.regex.fullmatch(node.name)]
         _check_unique(self.label, found)
         return Found(found)
 
@@ -138,9 +136,10 @@ def _matched(tree: Tree, segments: list[Segment]) -> list[Node]:
     if not (tree.has_places or tree.root.is_leaf):
         fits = beginning(segments).match
         positions = [i for i, name in enumerate(tree.leaf_names) if fits(name)]
-        if not positions or not any(segment.subscripts for segment in segments):
+        by_name = positions and not any(segment.subscripts for segment in segments)
+        if by_name or not (positions or tree.has_leafless_nodes):
             return [tree.leaf(i) for i in positions]
-    return [node for name in match(names_of(tree), segments) for node in name.tops]
+    return [node for name in match(tree.names, segments) for node in name.tops]
 
 
 def _matched_without_value(tree: Tree, segments: list[Segment]) -> list[Node]:
@@ -149,13 +148,10 @@ def _matched_without_value(tree: Tree, segments: list[Segment]) -> list[Node]:
     *segments, last = segments
     if last != Segment("value") or not segments or not segments[-1].names_something:
         return []
-    return [name.leaf for name in match(names_of(tree), segments) if name.leaf]
+    return [name.leaf for name in match(tree.names, segments) if name.leaf]
 
 
 def _check_unique(label: str, nodes: Sequence[Node]) -> None:
-    names = [name for node in nodes for name in node.leaf_names()]
-    if len(set(names)) == len(names):
-        return
     positions: dict[str, int] = {}  # by which a leaf that was found twice is still one
     for node in nodes:
         for position, name in enumerate(node.leaf_names(), node.start):

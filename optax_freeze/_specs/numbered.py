@@ -46,7 +46,9 @@ def numbered_siblings(parent: Name, fits: Callable[[str], bool]) -> list[Numbere
 
 def integer_children(name: Name) -> Numbered:
     """The names below a name whose last segments are integers; of an NNX Variable, its value's."""
-    value = name.child("value") if any(is_variable(node.value) for node in name.nodes) else None
+    value = (
+        name.children.get("value") if any(is_variable(node.value) for node in name.nodes) else None
+    )
     name = value or name
     return [(int(key), child) for key, child in name.children.items() if _INTEGER.fullmatch(key)]
 

@@ -71,8 +71,8 @@ class Segment(NamedTuple):
         if self.is_wild:
             named = [child for key, child in parent.children.items() if self.fits(key)]
         else:
-            child = parent.child(self.text)
-            named = [] if child is None else [child]
+            child = parent.children.get(self.text)
+            named = [child] if child else []
         if not self.subscripts:
             return named
         spelled = spelled and not self.is_wild

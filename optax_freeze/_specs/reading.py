@@ -49,10 +49,11 @@ def is_leaf(value: Any) -> bool:
 
 def is_specs(value: Any) -> bool:
     """Whether what was passed as `trainable` is a spec or a list of specs rather than a mask."""
-    if isinstance(value, (str, re.Pattern, type, where, GradientTransformation)):
+    if isinstance(value, (str, re.Pattern, type, where)):
         return True
     if isinstance(value, (list, tuple)):
-        return not holds_bool(value)
+        # Without a leaf it may be the mask of a tree without leaves.
+        return bool(jax.tree.leaves(value)) and not holds_bool(value)
     return _is_function(value)
 
 

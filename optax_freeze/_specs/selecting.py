@@ -44,8 +44,8 @@ def select(specs: Sequence[Spec], view: View, argument: str) -> list[Found]:
         argument: what the user calls them, for the error text.
 
     Returns:
-        For each entry what it means: at least one leaf, or the place of one that was left out; or
-        nothing, if entries with "!" took it away, or it is such an entry.
+        For each entry what it means: at least one leaf, the place of one that was left out, or a
+        module that has none; nothing if entries with "!" took it away, or it is such an entry.
 
     Raises:
         SpecError: if an entry matches nothing: all that do, each with the closest real names. Or
@@ -56,9 +56,7 @@ def select(specs: Sequence[Spec], view: View, argument: str) -> list[Found]:
     misses = [
         f"  {spec.label}: {spec.why_missed(tree, one.refusal)}"
         for spec, one in zip(specs, found, strict=True)
-        if not one.holds_leaf
-        and not (spec.may_mean_a_hole and tree.has_holes)
-        and not one.holds_place
+        if not one.nodes and not (spec.may_mean_a_hole and tree.has_holes)
     ]
     if misses:
         count = "1 leaf" if len(tree.leaves) == 1 else f"{len(tree.leaves)} leaves"

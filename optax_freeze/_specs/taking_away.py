@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.naming import Pattern
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
-from optax_freeze._trees import Tree, find, listing
+from optax_freeze._trees import Tree, listing
 
 
 class Without(Spec):
@@ -25,7 +25,7 @@ class Without(Spec):
         self.pattern = Pattern(self.label, text.removeprefix("!"))
 
     def find(self, view: View) -> Found:
-        exact, _ = find(view.tree, self.text)
+        exact, _ = view.tree.names.find(self.text)
         if exact:  # a key that begins so: as everywhere, the exact text wins
             return Found(exact)
         if not self.before:

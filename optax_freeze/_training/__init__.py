@@ -4,6 +4,7 @@ from optax_freeze._training.declared import declared_starts
 from optax_freeze._training.gradients import grad, value_and_grad
 from optax_freeze._training.groups import param_groups
 from optax_freeze._training.layers import layer_decay
+from optax_freeze._training.migration import migrate_state
 from optax_freeze._training.rates import scale_by_spec
 from optax_freeze._training.routing import keep, read_transformation
 from optax_freeze._training.rows import cut_rows, join_rows
@@ -22,6 +23,7 @@ __all__ = [
     "keep",
     "layer_decay",
     "merge",
+    "migrate_state",
     "param_groups",
     "read_transformation",
     "scale_by_spec",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from optax_freeze._masks import describe, is_differentiable
-from optax_freeze._specs import Spec, SpecError, counted, read_specs, select, view
-from optax_freeze._trees import Node, Tree, find, listing, quote
+from optax_freeze._specs import Found, Spec, SpecError, counted, read_specs, select, view
+from optax_freeze._trees import Node, Tree, listing, quote
 
 Layer = list[tuple[str, Node]]  # what is in it, by the names under which it was found
 
@@ -68,7 +68,7 @@ def layer_decay(tree: Any, layers: Any, decay: float) -> dict[str, float]:
     taken: dict[int, str] = {}
     for entry, is_tuple in entries:
         label = ", ".join(spec.label for spec in entry)
-        nodes = [node for _ in entry for node in next(found).nodes]
+        nodes = [node for _ in entry for node in _nodes(seen, next(found))]
         made = [_layer(nodes)] if is_tuple else _counted(seen, entry[0]) or [_layer(nodes)]
         for layer in made:
             _take(seen, layer, label, taken)
@@ -130,6 +130,12 @@ def _counted(tree: Tree, spec: Spec) -> list[Layer] | None:
     return [[(name.text, node) for node in name.tops] for name in rows[0]]
 
 
+def _nodes(tree: Tree, found: Found) -> Sequence[Node]:
+    if not found.away:
+        return found.nodes
+    return [tree.leaf(position) for position in sorted(found.positions)]  # what "!" left of them
+
+
 def _layer(nodes: Iterable[Node]) -> Layer:
     return [(node.name, node) for node in _uppermost(nodes)]
 
@@ -188,4 +194,4 @@ def _paths(tree: Tree, name: str, positions: list[int]) -> list[str]:
 def _means(tree: Tree, name: str, positions: list[int]) -> bool:
     if name == "":
         return len(positions) == len(tree.leaves)
-    return sorted(_positions(find(tree, name)[0])) == sorted(positions)
+    return sorted(_positions(tree.names.find(name)[0])) == sorted(positions)

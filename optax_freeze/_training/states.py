@@ -73,7 +73,8 @@ class StateForms:
         if problems:
             raise ValueError(
                 f"{listing(problems)}. The state was made, or restored, for another freeze= or "
-                "trainable=, for other groups or other params"
+                "trainable=, for other groups or other "
+                "params: migrate_state(state, tx, params) carries over what fits"
             )
         return state  # of a transformation whose state takes another form with the first update
 

@@ -2,7 +2,7 @@
 
 from optax_freeze._trees.arrays import is_array, is_array_of_jit, passes_jit
 from optax_freeze._trees.holes import HOLE, Hole, hole_of, is_hole, none_is_a_hole
-from optax_freeze._trees.names import Name, find, names_of
+from optax_freeze._trees.names import Name
 from optax_freeze._trees.other_trees import alongside, view_alongside, view_alongside_or_none
 from optax_freeze._trees.part import Part
 from optax_freeze._trees.pieces import Cut, Pieces
@@ -24,7 +24,6 @@ __all__ = [
     "alongside",
     "array_text",
     "closest",
-    "find",
     "hole_of",
     "is_array",
     "is_array_of_jit",
@@ -34,7 +33,6 @@ __all__ = [
     "is_variable",
     "leaf_paths",
     "listing",
-    "names_of",
     "none_is_a_hole",
     "passes_jit",
     "quote",

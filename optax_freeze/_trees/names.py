@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
+import functools
+from typing import TYPE_CHECKING
 
 from optax_freeze._trees.holes import is_hole
 from optax_freeze._trees.places import is_place
-from optax_freeze._trees.tree import Node, Tree, begins
 
-_NAMES: weakref.WeakKeyDictionary[Tree, Name] = weakref.WeakKeyDictionary()
-
-
-def names_of(tree: Tree) -> Name:
-    """The name that a whole tree bears, `""`, from which all others are reached."""
-    if tree not in _NAMES:
-        _NAMES[tree] = Name("", [tree.root])
-    return _NAMES[tree]
-
-
-def find(tree: Tree, text: str) -> tuple[list[Node], list[Node]]:
-    """Look up a name as it is written, without building any other.
-
-    Args:
-        tree: where.
-        text: the name.
-
-    Returns:
-        The uppermost nodes and leaves whose names are this one or continue it, and the places that
-        were met on the way.
-    """
-    found: list[Node] = []
-    places: list[Node] = []
-    stack = [(tree.root, text)]
-    while stack:
-        node, rest = stack.pop()
-        if is_place(node.value):
-            places.append(node)
-        for key, child in node.children(rest):
-            if key == rest or begins(rest, key):
-                found.append(child)
-            else:
-                stack.append((child, rest[len(key) + 1 :]))
-    return found, places
+if TYPE_CHECKING:
+    from optax_freeze._trees.tree import Node
 
 
 class Name:
@@ -56,33 +24,16 @@ class Name:
         nodes: the nodes and leaves with exactly this name: usually one; none inside a dotted key.
     """
 
-    __slots__ = ("_children", "_known", "_longer", "nodes", "text")
-
     def __init__(self, text: str, nodes: list[Node]):
         self.text = text
         self.nodes = nodes
         self._longer: list[tuple[str, Node]] = []  # tails of keys, behind this name
-        self._children: dict[str, Name] | None = None
-        self._known: dict[str, Name | None] = {}  # of the children, while not all are
 
-    @property
+    @functools.cached_property
     def children(self) -> dict[str, Name]:
         """The names that are longer by one segment, by that segment."""
-        if self._children is None:
-            self._children = self._below()
-        return self._children
-
-    def child(self, segment: str) -> Name | None:
-        """The name that is longer by this segment, found without building its siblings."""
-        if self._children is not None:
-            return self._children.get(segment)
-        if segment not in self._known:
-            self._known[segment] = self._below(segment).get(segment)
-        return self._known[segment]
-
-    def _below(self, head: str | None = None) -> dict[str, Name]:
         children: dict[str, Name] = {}
-        below = [item for parent in self.nodes for item in parent.children(head)]
+        below = [item for parent in self.nodes for item in parent.children()]
         for tail, node in self._longer + below:
             first, dot, rest = tail.partition(".")
             name = children.get(first)
@@ -93,6 +44,24 @@ class Name:
             else:
                 name.nodes.append(node)
         return children
+
+    def find(self, text: str) -> tuple[list[Node], list[Node]]:
+        """Look up a name as it is written, from this one downwards.
+
+        Args:
+            text: the name.
+
+        Returns:
+            The uppermost nodes and leaves whose names are this one or continue it, and the places
+            that were met on the way.
+        """
+        name, places = self, []
+        for segment in text.split("."):
+            places += name.place.nodes
+            name = name.children.get(segment)
+            if name is None:
+                return [], places
+        return name.tops, places
 
     @property
     def tops(self) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -87,9 +88,22 @@ def _difference(tree: Tree, other: Any) -> str:
     def bearers(seen: Tree) -> set[str]:
         return {node.name for node in seen.root.walk() if node.is_leaf or is_place(node.value)}
 
-    mine, its = bearers(tree), bearers(Tree(other))
-    problems = [f"it lacks {quote(name)}" for name in sorted(mine - its)]
-    problems += [f"it has {quote(name)} besides" for name in sorted(its - mine)]
+    seen = Tree(other)
+    mine, its = bearers(tree), bearers(seen)
+    empty = {n.name: n.value for n in tree.root.walk() if is_place(n.value) and not n.is_leaf}
+    at = {name: place for name in seen.leaf_names if (place := _at(name, empty)) is not None}
+    problems = [f"it has {quote(name)}, where params have {empty[at[name]]!r}" for name in at]
+    problems += [f"it lacks {quote(name)}" for name in sorted(mine - its - {*at.values()})]
+    problems += [f"it has {quote(name)} besides" for name in sorted(its - mine - {*at})]
     if problems:
         return listing(problems)
     return "the paths agree, but the containers or their static fields differ"
+
+
+def _at(name: str, places: Collection[str]) -> str | None:
+    """Which of some places a name is at or below."""
+    while name not in places:
+        if not name:
+            return None
+        name = name.rpartition(".")[0]
+    return name

@@ -12,7 +12,8 @@ from optax import MaskedNode
 
 from optax_freeze._trees.holes import Hole, is_hole
 from optax_freeze._trees.keys import leaf_names, one_level
-from optax_freeze._trees.places import Place, is_variable
+from optax_freeze._trees.names import Name
+from optax_freeze._trees.places import Place, is_place, is_variable
 from optax_freeze._trees.texts import quote
 
 _LEAF = jax.tree.structure(0)
@@ -28,33 +29,19 @@ class Node:
     Attributes:
         value: the node or leaf itself.
         name: its dotted name; `""` for the whole tree.
-        alias: the name without the trailing `.value` of an NNX Variable; else the name.
         start: the position of its first leaf among all leaves.
         stop: the position after its last leaf.
     """
 
-    __slots__ = (
-        "_below",
-        "_prefix",
-        "_treedef",
-        "_was_asked",
-        "alias",
-        "name",
-        "start",
-        "stop",
-        "value",
-    )
+    __slots__ = ("_prefix", "_treedef", "name", "start", "stop", "value")
 
-    def __init__(self, value: Any, name: str, alias: str, prefix: str, treedef: Any, start: int):
+    def __init__(self, value: Any, name: str, prefix: str, treedef: Any, start: int):
         self.value = value
         self.name = name
-        self.alias = alias
         self.start = start
         self.stop = start + treedef.num_leaves
-        self._prefix = prefix
+        self._prefix = prefix  # of the names below
         self._treedef = treedef
-        self._was_asked = False
-        self._below: list[tuple[str, Node]] | None = None
 
     @property
     def is_leaf(self) -> bool:
@@ -66,35 +53,26 @@ class Node:
         """Whether nothing is below this: a leaf, or a node such as None or an empty container."""
         return self._treedef.num_nodes == 1
 
-    def children(self, toward: str | None = None) -> list[tuple[str, Node]]:
-        """The nodes and leaves one level below, each with the text of its key.
+    @property
+    def is_one_leaf(self) -> bool:
+        """Whether this is a leaf, a place or an NNX Variable around one of them."""
+        if self.is_leaf or is_place(self.value):
+            return True
+        return is_variable(self.value) and all(
+            key == "value" and child.is_one_leaf for key, child in self.children()
+        )
 
-        Args:
-            toward: leave out those that are not on the way to this name, counted from here: the
-                text of the key neither is it, nor continues it, nor begins it.
-
-        Returns:
-            Pairs of key and child.
-        """
-        if toward is None or not self._was_asked:
-            self._was_asked |= toward is not None
-            return list(self._children(toward))
-        if self._below is None:  # who asks for one of them again will ask for more
-            self._below = list(self._children(None))
-        return [(key, child) for key, child in self._below if _is_toward(key, toward)]
-
-    def _children(self, toward: str | None) -> Iterator[tuple[str, Node]]:
+    def children(self) -> list[tuple[str, Node]]:
+        """The nodes and leaves one level below, each with the text of its key."""
         if self.is_childless:
-            return
-        in_variable = is_variable(self.value)
-        start = self.start
+            return []
+        start, found = self.start, []
         below = zip(one_level(self.value), treedef_children(self._treedef), strict=True)
         for (key, value), treedef in below:
-            if toward is None or _is_toward(key, toward):
-                name = self._prefix + key
-                alias = self.name if in_variable and key == "value" else name
-                yield key, Node(value, name, alias, f"{name}.", treedef, start)
+            name = self._prefix + key
+            found.append((key, Node(value, name, f"{name}.", treedef, start)))
             start += treedef.num_leaves
+        return found
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents before their children, in leaf order."""
@@ -130,7 +108,7 @@ class Tree:
         self.leaves, self.treedef = jax.tree.flatten(value, is_leaf=see)
         self.classes = set(map(type, everything))
         self.value = value
-        self.root = Node(value, "", "", "", self.treedef, 0)
+        self.root = Node(value, "", "", self.treedef, 0)
 
     @property
     def has_holes(self) -> bool:
@@ -145,6 +123,23 @@ class Tree:
         return any(issubclass(cls, (MaskedNode, Place, type(None))) for cls in self.classes)
 
     @functools.cached_property
+    def has_leafless_nodes(self) -> bool:
+        """Whether there is a node without leaves somewhere: a place, or a bare module."""
+        stack = [self.treedef]
+        while stack:
+            treedef = stack.pop()
+            if not treedef.num_leaves:
+                return True
+            if treedef.num_nodes > 1:
+                stack.extend(treedef_children(treedef))
+        return False
+
+    @functools.cached_property
+    def names(self) -> Name:
+        """The name that the whole tree bears, `""`, from which all others are reached."""
+        return Name("", [self.root])
+
+    @functools.cached_property
     def leaf_names(self) -> list[str]:
         """The dotted names of the leaves, in leaf order."""
         return self.root.leaf_names()
@@ -152,7 +147,7 @@ class Tree:
     def leaf(self, position: int) -> Node:
         """One leaf, by its position among all leaves."""
         name = self.leaf_names[position]
-        return Node(self.leaves[position], name, name, f"{name}.", _LEAF, position)
+        return Node(self.leaves[position], name, f"{name}.", _LEAF, position)
 
     @functools.cached_property
     def subtree_names(self) -> list[str]:
@@ -166,15 +161,6 @@ class Tree:
     def name_of(self, position: int) -> str:
         """The dotted name of one leaf, in words."""
         return quote(self.leaf_names[position])
-
-
-def _is_toward(key: str, name: str) -> bool:
-    return key == name or begins(key, name) or begins(name, key)
-
-
-def begins(name: str, longer: str) -> bool:
-    """Whether a longer dotted name continues a name after a dot."""
-    return longer.startswith(name) and longer.startswith(".", len(name))
 
 
 def leaf_paths(tree: Any) -> list[str]:

@@ -20,7 +20,6 @@ from optax_freeze._trees import (
     is_float0,
     is_hole,
     is_variable,
-    names_of,
 )
 
 Forms = dict[Any, int]  # a number for everything that looks different
@@ -111,7 +110,7 @@ def outline(tree: Tree, starts: Sequence[int | None]) -> Group:
     """
     built: dict[Name, Group] = {}
     forms: Forms = {}
-    for name in reversed(list(_walk(names_of(tree)))):  # children before their parents
+    for name in reversed(list(_walk(tree.names))):  # children before their parents
         segment = name.text.rpartition(".")[2]
         below = [built.pop(child) for child in name.children.values()]
         below = [group for group in below if group.row or group.children]

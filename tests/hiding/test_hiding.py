@@ -181,6 +181,19 @@ def test_trainable_must_fit():
         tree_mask({"head": jnp.ones(1)}, trainable={"head": 1})
 
 
+def test_an_integer_stays_visible_by_cond_and_not_by_a_mask():
+    tree = {"n": jnp.array([2]), "w": jnp.ones(1), "name": "a"}
+    mask = {"n": True, "w": True, "name": False}
+    text = "the mask has True at 'n', an array of int32, .*set it to False .only what trains"
+    with pytest.raises(MaskError, match=text) as caught:
+        tree_mask(tree, trainable=mask)
+    assert "pass a function or a class as cond=" in str(caught.value)
+    hidden = tree_mask(tree, str)
+    assert repr(hidden["name"]) == "#'a'"
+    gradient = jax.grad(lambda t: (t["w"] * 3.0).sum(), allow_int=True)(hidden)
+    assert gradient["n"].dtype == jax.dtypes.float0
+
+
 # unmasked
 
 

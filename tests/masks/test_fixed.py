@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import sys
 
 import chex
 import equinox as eqx
@@ -97,6 +98,75 @@ def test_frozen_field_of_a_base_class():
 
     mask = trainable_mask(Derived(table=X, w=X))
     assert (mask.table, mask.w) == (False, True)
+
+
+class Converted(eqx.Module):
+    given: jax.Array = frozen_field(converter=jnp.asarray)
+    default: jax.Array = frozen_field(converter=jnp.asarray, default=0.5)
+    made: jax.Array = frozen_field(converter=jnp.asarray, default_factory=lambda: [1.0, 2.0])
+    w: jax.Array = eqx.field(converter=jnp.asarray, default=1.0)
+    shown: float = frozen_field(converter=float, default=1, metadata={"unit": "m"}, repr=False)
+    plain: object = frozen_field(converter=None, static=False, pytree_node=True, default=2)
+
+
+class Further(Converted):
+    more: jax.Array = frozen_field(converter=jnp.asarray, default=0.25, kw_only=True)
+
+
+class WithInit(Converted):
+    def __init__(self, value):
+        self.given = value
+        self.made = [1.0, 2.0]
+
+
+@pytest.mark.parametrize("cls", [Converted, Further, WithInit])
+def test_the_converter_of_equinox(cls):
+    model = cls(3.0)
+    converted = [model.given, model.default, model.made, model.w]
+    assert all(isinstance(value, jax.Array) for value in converted)
+    assert (float(model.given), float(model.default), model.made.tolist()) == (3.0, 0.5, [1.0, 2.0])
+    assert type(model.shown) is float
+    assert "shown" not in repr(model)
+    assert "converter" not in Converted.__dataclass_fields__["plain"].metadata
+    assert Converted.__dataclass_fields__["shown"].metadata["unit"] == "m"
+    mask = trainable_mask({"model": model})["model"]
+    names = [field.name for field in dataclasses.fields(cls)]
+    assert [name for name in names if getattr(mask, name) is True] == ["w"]
+
+
+def test_a_converter_that_nobody_calls_raises():
+    text = "the converter of a field is called by an equinox.Module only"
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Model:
+        g: object = frozen_field(converter=jnp.asarray, default=9.81)
+
+    with pytest.raises(TypeError, match=rf"Model\.g: {text}: convert it in __post_init__"):
+        trainable_mask([Model()])
+
+
+@pytest.mark.parametrize("field", [frozen_field, lambda **kwargs: frozen_field(metadata=kwargs)])
+@pytest.mark.parametrize("kwargs", [{"static": True}, {"pytree_node": False}], ids=str)
+def test_a_static_field_is_not_frozen(field, kwargs):
+    with pytest.raises(ValueError, match="a static field is no part of the tree, so that nothing"):
+        field(**kwargs)
+
+
+def test_a_converter_without_equinox(monkeypatch):
+    monkeypatch.delitem(sys.modules, "equinox")
+    with pytest.raises(TypeError, match="Module only, and equinox has not been imported"):
+        frozen_field(converter=jnp.asarray)
+
+
+def test_options_that_say_what_is_so_anyway():
+    @flax.struct.dataclass
+    class Model:
+        w: object
+        table: object = frozen_field(static=False, pytree_node=True, metadata={"pytree_node": True})
+        note: object = flax.struct.field(pytree_node=False, default="a")
+
+    assert trainable_mask(Model(X, X)) == Model(True, False)
 
 
 def test_frozen_field_passes_on_what_a_field_takes():

@@ -21,8 +21,10 @@ from optax_freeze import (
     Constant,
     SpecError,
     freeze_mask,
+    frozen,
     leaf_paths,
     trainable_mask,
+    trainable_only,
     tree_mask,
     where,
 )
@@ -135,7 +137,7 @@ def test_a_function_is_called_on_modules_only():
         "leafless": eqx.nn.Identity(),
     }
     freeze_mask(tree, lambda module: seen.append(type(module).__name__) or True)
-    assert sorted(seen) == ["Block", "Constant", "Lambda", "Layer"]
+    assert sorted(seen) == ["Block", "Constant", "Identity", "Lambda", "Layer"]
 
 
 def test_where_is_called_on_leaves_only():
@@ -227,7 +229,9 @@ def test_inside_jit(spec):
         (functools.partial(int), True),
         (optax.sgd(1.0), True),  # an error there
         (["a", "b"], True),
-        ([], True),
+        ([], False),  # as `trainable_mask` gives it for a tree without leaves
+        ([(), {}, None], False),
+        (optax.MaskedNode(), False),
         ([True, "a"], False),
         ((np.True_,), False),
         ([jnp.array(True)], False),
@@ -247,3 +251,68 @@ def test_a_callable_module_of_bools_is_a_mask():
     assert callable(mask)
     assert trainable_mask(model, trainable=mask).weight is True
     assert trainable_mask(model, trainable=mask).bias is False
+
+
+# what is there and has no leaves
+
+
+class Bare(eqx.Module):
+    layers: list
+    w: object
+
+
+BARE = Bare([eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.nn.Identity()], X)
+EMPTY = {"act": {}, "blocks": [{"w": X}, (), {"skip": {}}], "w": X}
+
+
+@pytest.mark.parametrize(
+    ("tree", "spec"),
+    [
+        (BARE, "layers.1"),
+        (BARE, "layers[1]"),
+        (BARE, "layers[-1]"),
+        (BARE, "layers.*[-1]"),
+        (BARE, "**[1]"),
+        (BARE, re.compile(r"layers\.1")),
+        (BARE, eqx.nn.Identity),
+        (BARE, lambda module: isinstance(module, eqx.nn.Identity)),
+        (EMPTY, "act"),
+        (EMPTY, "a?t"),
+        (EMPTY, "act.**"),
+        (EMPTY, "**.skip"),
+        (EMPTY, "blocks[1]"),
+        (EMPTY, "blocks.*.skip"),
+        ({}, "**"),
+    ],
+)
+def test_what_has_no_leaves_is_not_a_miss(tree, spec):
+    assert frozen_paths(tree, [spec]) == []
+    for make in (frozen, lambda spec: trainable_only(optax.sgd(1.0), spec)):
+        tx = make(spec)
+        tx.update(tree, tx.init(tree), tree)
+
+
+@pytest.mark.parametrize(
+    "spec", ["act.w", "blocks[1].w", "**.skp", "blocks[3]", "act[0]", eqx.Module]
+)
+def test_what_is_not_there_is_a_miss_in_a_tree_of_empty_modules_too(spec):
+    with pytest.raises(SpecError, match="matches no leaf of a tree of 2 leaves"):
+        freeze_mask(EMPTY, spec)
+
+
+@pytest.mark.parametrize("spec", ["act", "blocks[1]", ["w", "**.skip"]])
+def test_what_has_no_leaves_cannot_be_what_trains(spec):
+    with pytest.raises(
+        SpecError, match=r"^trainable: '.*' matches nothing that can train: no leaf"
+    ):
+        trainable_mask(EMPTY, trainable=spec)
+
+
+def test_a_rule_by_ndim_takes_stacked_biases_for_matrices():
+    layers = [{"w": jnp.ones((2, 2)), "b": X} for _ in range(3)]
+    rule = where(lambda path, leaf: leaf.ndim < 2)
+    one_by_one = {"blocks": layers, "norm": X}
+    assert frozen_paths(one_by_one, rule) == ["blocks.0.b", "blocks.1.b", "blocks.2.b", "norm"]
+    stacked = {"blocks": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers), "norm": X}
+    assert frozen_paths(stacked, rule) == ["norm"]
+    assert "Mind stacked leaves" in where.__doc__

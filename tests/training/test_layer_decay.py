@@ -15,7 +15,7 @@ from flax import nnx
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from optax_freeze import SpecError, layer_decay, leaf_paths, scale_by_spec, where
+from optax_freeze import SpecError, cut_rows, layer_decay, leaf_paths, scale_by_spec, where
 
 
 def vector():
@@ -339,3 +339,35 @@ def test_a_factor_that_underflows_is_refused_where_it_is_used():
     factors = layer_decay(tower(100), ["embed", "blocks[:]"], 0.1)
     with pytest.raises(ValueError, match=r"entry 'embed': .* float32\) keeps nothing still"):
         scale_by_spec(factors)
+
+
+# A stack of layers in one array
+
+
+def test_rows_of_a_stack_are_no_layers_until_they_are_cut():
+    params = {"embed": vector(), "blocks": {"w": jnp.ones((4, 2)), "b": jnp.ones((4,))}}
+    text = (
+        r"'blocks\[:\]': 'blocks' holds arrays only, and rows of arrays are no leaves: .*cut_rows"
+    )
+    with pytest.raises(SpecError, match=text):
+        layer_decay(params, ["embed", "blocks[:]"], 0.5)
+    cut = cut_rows(params, {"blocks.w": [1, 2, 3]})
+    factors = layer_decay(cut, ["embed", "blocks.w[:]"], 0.5)
+    assert factors == {"embed": 0.5**4, **{f"blocks.w.{i}": 0.5 ** (3 - i) for i in range(4)}}
+    pieces = applied(factors, cut)
+    rows = scale_by_spec({"blocks": 0.5 ** np.arange(3, -1, -1)})
+    scaled, _ = rows.update(params, optax.EmptyState(), params)
+    assert scaled["blocks"]["w"][:, 0].tolist() == [pieces[f"blocks.w.{i}"] for i in range(4)]
+
+
+def test_what_an_exclamation_mark_takes_away_is_in_no_layer():
+    layers = ["embed", ("blocks", "!blocks[0]", "!**.b"), ("head", "norm")]
+    factors = layer_decay(tower(2), layers, 0.5)
+    assert factors == {"embed": 0.25, "blocks.1.w": 0.5, "norm": 1.0, "head": 1.0}
+    assert layer_decay(tower(2), ["blocks[0]", ("blocks", "!blocks[0]")], 0.5) == {
+        "blocks.0": 0.5,
+        "blocks.1.b": 1.0,
+        "blocks.1.w": 1.0,
+    }
+    with pytest.raises(SpecError, match=r"'!blocks\[0\]' comes first, .* put it behind them"):
+        layer_decay(tower(2), ["blocks[:]", "!blocks[0]"], 0.5)

@@ -67,6 +67,7 @@ MEANINGS = {
         of(4, 0.5, 2, 2),
     ),
     "a tuple of specs": (({("encoder.b", "head.w"): 4.0}, {}), of(4, 1, 1, 4)),
+    "an exception": (({("encoder", "!encoder.b"): 4.0}, {}), of(1, 4, 1, 1)),
     "where": (({where(lambda path, leaf: leaf.ndim < 2): 4.0}, {}), of(4, 1, 4, 1)),
     "an array without axes": (({"head": jnp.float32(0.5)}, {}), of(1, 1, 0.5, 0.5)),
     "a number of NumPy": (({"head": np.float16(0.5)}, {}), of(1, 1, 0.5, 0.5)),

@@ -1,6 +1,7 @@
 """`frozen` and `trainable_only`: what they do to updates, whatever the optimizer."""
 
 import collections
+import re
 
 import jax
 import jax.numpy as jnp
@@ -297,6 +298,22 @@ def test_updates_of_another_structure_are_refused_by_path(gradient, text, make):
     state = tx.init(PARAMS)
     with pytest.raises(ValueError, match=f"updates must have the structure of params: {text}$"):
         tx.update(gradient, state, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("params", "updates", "text"),
+    [
+        ({"a": None, "b": HEAD}, {"a": HEAD, "b": HEAD}, "it has 'a', where params have None"),
+        ({"a": None, "b": HEAD}, {"a": {"w": HEAD}}, "'a.w', where params have None; it lacks 'b'"),
+        ({"a": HOLE}, {"a": HEAD, "c": HEAD}, "'a', where params have MaskedNode(); it has 'c' be"),
+        ({"a": tree_mask(3)}, {"a": HEAD}, "it has 'a', where params have #3"),
+        (None, HEAD, "it has the tree itself, where params have None"),
+    ],
+    ids=str,
+)
+def test_updates_where_params_have_nothing(params, updates, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        apply_updates(params, updates)
 
 
 @each
