@@ -35,6 +35,7 @@ PARAMS = {
 FLOATS = {"a": PARAMS["a"], "c": PARAMS["c"], "x": PARAMS["x"]}
 
 
+@functools.cache
 def gradients(step):
     """Dense gradients that differ from step to step and leaf to leaf."""
     rng = np.random.default_rng(step)
