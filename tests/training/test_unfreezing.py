@@ -233,6 +233,14 @@ def test_of_an_ensemble_the_first_that_lacks_a_gradient_is_an_error():
         jax.block_until_ready(step(state._replace(step=jnp.array([0, 2], jnp.int32))))
 
 
+def test_without_params_dense_gradients_will_do():
+    state = LATE.init(TWO)
+    for expected in (-0.0, -0.0, -0.5):
+        updates, state = LATE.update(TWO, state)
+        assert updates["a"].tolist() == [expected] * 2
+        assert jnp.signbit(updates["a"]).all()
+
+
 def test_gradients_a_phase_at_a_time():
     """The recipe of the docstring: the same steps as with dense gradients, without their work."""
     stages = {"c": 0, "a": 3}
