@@ -45,6 +45,13 @@ def all_bits(tree):
     }
 
 
+def without_weak_types(state):
+    """A fresh state with the types that it has after a step, so that `jit` compiles one step."""
+    return jax.tree.map(
+        lambda leaf: leaf.astype(leaf.dtype) if getattr(leaf, "weak_type", False) else leaf, state
+    )
+
+
 @jax.custom_vjp
 def poison(leaf):
     """Zero, with a gradient of NaN and inf."""

@@ -48,7 +48,8 @@ class Pattern(Spec):
         """Whether an index was asked of arrays, whose rows are no leaves."""
         before = [self.text[: bracket.start()] for bracket in re.finditer(r"\[", self.text)]
         names = [name for text in before if text for name in match(tree.names, parse(text))]
-        for node in (node for name in names for node in name.nodes):
+        nodes = [node for name in names for node in name.nodes]
+        for node in sorted(nodes, key=lambda node: node.start):
             leaves = tree.leaves[node.start : node.stop]
             shapes = [leaf.shape for leaf in leaves if is_array(leaf) and leaf.ndim]
             is_numbered = any(key.isdigit() for key, _ in node.children())

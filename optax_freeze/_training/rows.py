@@ -137,7 +137,7 @@ def join_rows(tree: Any) -> Any:
     anywhere. The gradient of a piece is the rows of the whole array's gradient, and of a piece that
     does not train there is none.
 
-    It costs a copy of the array in each step (for picked rows two writes more), and a backward pass
+    It costs a copy of the array in each step (two where rows were picked), and a backward pass
     through all that the array takes part in. For a stack of layers there is a cheaper way: run over
     the pieces one after the other, which copies nothing and ends the backward pass where the frozen
     layers begin. Of 12 layers with 10 frozen, one scan over the joined stack runs 36 products of

@@ -137,12 +137,10 @@ def _placed(fun: Callable[..., Any], arrays: Sequence[Any], shape: Any, axis: in
 
 
 def _sharding(array: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """The sharding of an array for another number of rows, or None where it has none that fits."""
-    sharding = getattr(array, "sharding", None)
-    if sharding is None or _fits(sharding, shape):
+    """The sharding of an array, for another number of rows."""
+    sharding = array.sharding
+    if not isinstance(sharding, NamedSharding) or _fits(sharding, shape):
         return sharding
-    if not isinstance(sharding, NamedSharding):
-        return None
     axes = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))]
     axes[axis] = None
     return sharding.update(spec=PartitionSpec(*axes))

@@ -62,16 +62,17 @@ class Node:
             key == "value" and child.is_one_leaf for key, child in self.children()
         )
 
-    def children(self) -> Iterator[tuple[str, Node]]:
+    def children(self) -> list[tuple[str, Node]]:
         """The nodes and leaves one level below, each with the text of its key."""
         if self.is_childless:
-            return
-        start = self.start
+            return []
+        start, found = self.start, []
         below = zip(one_level(self.value), treedef_children(self._treedef), strict=True)
         for (key, value), treedef in below:
             name = self._prefix + key
-            yield key, Node(value, name, f"{name}.", treedef, start)
+            found.append((key, Node(value, name, f"{name}.", treedef, start)))
             start += treedef.num_leaves
+        return found
 
     def walk(self) -> Iterator[Node]:
         """This node and all below it, parents before their children, in leaf order."""

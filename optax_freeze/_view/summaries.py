@@ -196,9 +196,7 @@ def summary(
     return Summary(tuple(root.rows), root, depth, state, tuple(remarks(seen, starts)))
 
 
-def _state_bytes(
-    tx: Any, tree: Tree, flags: Sequence[bool], further: Container[int]
-) -> StateBytes:
+def _state_bytes(tx: Any, tree: Tree, flags: Sequence[bool], further: Container[int]) -> StateBytes:
     could = read_choice()(tree, values=False)
     pairs = enumerate(zip(flags, could, strict=True))
     all_flags = [flag or (default and i not in further) for i, (flag, default) in pairs]

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from hostile import bits
 from jax.sharding import PartitionSpec
 
 from optax_freeze import (
+    freeze_mask,
     grad,
     is_masked,
     leaf_paths,
@@ -23,6 +25,7 @@ from optax_freeze import (
     trainable_mask,
     tree_mask,
     tree_unmask,
+    where,
 )
 
 PARAMS = {"head": {"w": jnp.arange(6.0).reshape(2, 3)}, "table": jnp.ones(4)}
@@ -103,6 +106,8 @@ def test_holes_are_places_for_specs_and_masks():
     assert trainable_mask(REST) == {"head": {"w": HOLE}, "table": True}
     # An entry for what was left out excuses itself.
     assert trainable_mask(REST, trainable=trainable_mask(PARAMS)) == trainable_mask(REST)
+    is_matrix = where(lambda path, leaf: leaf.ndim == 2)
+    assert freeze_mask(REST, ["head.w", re.compile("head.*"), is_matrix]) == trainable_mask(REST)
     assert grad(lambda rest: rest["table"].sum(), "head.w")(REST)["head"] == {"w": HOLE}
     assert tree_unmask(tree_mask(REST))["head"]["w"] == HOLE
 

@@ -125,6 +125,10 @@ def test_a_cohort_moves_as_if_it_had_been_started_at_its_step(stages, optimizer)
         assert bits(subtree(params, name)) == bits(subtree(PARAMS, name))
 
 
+# Without the optimizations of LLVM, which take a fifth of this time; with all of XLA's own.
+QUICK = {"xla_backend_optimization_level": 0}
+
+
 @pytest.mark.parametrize("name", sorted(set(BUILT) - PER_EXAMPLE))
 def test_every_optimizer_can_wait(name):
     """Inside `jit`, where XLA may fuse otherwise: to rounding."""
@@ -140,7 +144,8 @@ def test_every_optimizer_can_wait(name):
             return
         asked = (lambda _: {}) if name in BARE else extra_args
         step = jax.jit(
-            lambda state, params: late.update(gradient, state, params, **asked(gradient))
+            lambda state, params: late.update(gradient, state, params, **asked(gradient)),
+            compiler_options=QUICK,
         )
         for _ in range(2):
             updates, state = step(state, params)
@@ -151,7 +156,8 @@ def test_every_optimizer_can_wait(name):
         expected, _ = jax.jit(
             lambda state: fresh.update(
                 {"a": gradient["a"]}, state, alone, **asked({"a": gradient["a"]})
-            )
+            ),
+            compiler_options=QUICK,
         )(fresh.init(alone))
         np.testing.assert_allclose(updates["a"], expected["a"], rtol=1e-5, atol=1e-7)
 

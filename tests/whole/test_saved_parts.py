@@ -89,7 +89,8 @@ def test_a_part_comes_back_bit_for_bit(dtype, through, tmp_path):
 
 def test_every_float_of_jax_is_in_the_table():
     known = {name for name in dir(jnp) if re.fullmatch(r"(b?float|complex)\d\w*", name)}
-    assert known == {*WAYS, "float64", "complex128"}  # JAX has no 64 bits unless told
+    no_64_bits, not_in_xla = {"float64", "complex128"}, {"float6_e2m3fn", "float6_e3m2fn"}
+    assert known - no_64_bits - not_in_xla == WAYS.keys()
 
 
 def test_an_int4_base_stays_in_the_rest():
