@@ -43,9 +43,10 @@ def trainable_mask(
 
     Raises:
         SpecError: an entry that is not a spec, matches nothing, or, in `trainable`, nothing that
-            can train or that `freeze` leaves; a `"!path"` that comes first or takes nothing away.
-        MaskError: a mask that does not fit `tree`, or that has True at a leaf that cannot be
-            differentiated.
+            can train or that `freeze` leaves; a `"!path"` that comes first or takes nothing away;
+            entries that say two things about one parameter that stands under two paths.
+        MaskError: a mask that does not fit `tree`, that has True at a leaf that cannot be
+            differentiated, or that says two things about one parameter.
 
     Example:
         >>> import jax.numpy as jnp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 
@@ -103,23 +103,40 @@ def shared(tree: Tree) -> list[Shared]:
     return [one for node in found for one in _shared_by(node)]
 
 
+class _Touched(Exception):
+    """Something more was done with a tag than to pass it on."""
+
+    def __init__(self, tag: _Tag):
+        self.tag = tag
+
+
 class _Tag:
     """Stands for a leaf while somebody says where it is."""
 
     def __init__(self, node: Node):
         self.node = node
 
+    def _touch(self, *_: Any) -> NoReturn:
+        raise _Touched(self)
+
+    __getattr__ = __getitem__ = __neg__ = _touch
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _touch
+    __matmul__ = __rmatmul__ = _touch
+
 
 def _shared_by(owner: Node) -> Iterator[Shared]:
     whole: Any = owner.value
     (below,) = (child for key, child in owner.children() if key == "pytree")
     tagged = jax.tree.structure(whole.pytree).unflatten(map(_Tag, below.leaves()))
+    places: list[Any] = []
     try:
         places, split = jax.tree.flatten(whole.where(tagged))
         values = split.flatten_up_to(whole.get(tagged))
+    except _Touched as touched:  # such as a matrix that is transposed
+        values = [touched.tag] * len(places)
     except Exception:  # a part of the model has been left out, with the node that they look for
         return
     for place, value in zip(places, values, strict=True):
-        nodes = [tag.node for tag in jax.tree.leaves(value)]
+        nodes = [tag.node for tag in jax.tree.leaves(value) if isinstance(tag, _Tag)]
         if nodes:
             yield Shared(place.node, nodes)
