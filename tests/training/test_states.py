@@ -3,13 +3,18 @@
 import pickle
 
 import equinox as eqx
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
+from formats import (
+    through_equinox,
+    through_flax,
+    through_orbax,
+    through_orbax_without_target,
+    through_pickle,
+)
 from hostile import all_bits, bits
 
 from optax_freeze import SpecError, leaf_paths, param_groups, trainable_mask, trainable_only
@@ -80,30 +85,6 @@ STRANGERS = {
 
 def in_memory(state, like, folder):
     return state
-
-
-def through_pickle(state, like, folder):
-    return pickle.loads(pickle.dumps(state))
-
-
-def through_orbax(state, like, folder):
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / "state", state)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(folder / "state", like)
-
-
-def through_orbax_without_target(state, like, folder):
-    return through_orbax(state, None, folder)
-
-
-def through_flax(state, like, folder):
-    return flax.serialization.from_bytes(like, flax.serialization.to_bytes(state))
-
-
-def through_equinox(state, like, folder):
-    eqx.tree_serialise_leaves(folder / "state.eqx", state)
-    return eqx.tree_deserialise_leaves(folder / "state.eqx", like)
 
 
 @pytest.mark.parametrize("case", STRANGERS)

@@ -1,15 +1,13 @@
 """`unfreeze_at`: a cohort moves as if it had been started at its step, and before it not at all."""
 
 import functools
-import pickle
 
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
+from formats import through_flax, through_orbax, through_pickle
 from hostile import all_bits, bits, frozen_leaves
 from hypothesis import given
 from hypothesis import strategies as st
@@ -358,21 +356,6 @@ def test_devices_keep_what_is_where():
 
 
 # Saved and restored
-
-
-def through_pickle(state, like, folder):
-    return pickle.loads(pickle.dumps(state))
-
-
-def through_orbax(state, like, folder):
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / "state", state)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(folder / "state", like)
-
-
-def through_flax(state, like, folder):
-    return flax.serialization.from_bytes(like, flax.serialization.to_bytes(state))
 
 
 @pytest.mark.parametrize("at", [1, 3])
