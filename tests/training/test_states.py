@@ -6,6 +6,7 @@ import equinox as eqx
 import flax.serialization
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import orbax.checkpoint as ocp
 import pytest
@@ -255,3 +256,37 @@ class Head(eqx.Module):
 def test_two_groups_of_one_label_are_refused(make):
     with pytest.raises(SpecError, match=r"2 groups would be called '.*', and their states"):
         make()
+
+
+class WithStatic(eqx.Module):
+    """A module whose structure can be neither hashed nor compared."""
+
+    w: jax.Array
+    b: jax.Array
+    table: np.ndarray = eqx.field(static=True)
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_params_whose_structure_cannot_be_compared():
+    def model():
+        return WithStatic(jnp.ones(2), jnp.ones(3), np.arange(3))
+
+    tx, params = trainable_only(ADAM, "b"), model()
+    tx.init(model())  # is remembered, and cannot be compared with what comes now
+    updates, state = tx.update(params, tx.init(params), params)
+    assert (updates.w < -0.09).all()
+    with pytest.raises(ValueError, match=NO_STATE.format("'b'")):
+        only("w").update(params, state, params)
+
+
+def test_many_kinds_of_params_are_no_matter():
+    """The memory of forms is small, and nothing depends on it."""
+    tx = only("a")
+    for size in range(1, 40):
+        params = {"a": jnp.ones(1), "b": jnp.ones(size)}
+        state = tx.init(params)
+        tx.update(params, state, params)
+    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    tx.update(params, tx.init(params), params)
+    with pytest.raises(ValueError, match=r"an array of shape \(39,\) for 'b', not \(1,\)"):
+        tx.update(params, state, params)

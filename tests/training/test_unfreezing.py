@@ -35,6 +35,7 @@ PARAMS = {
 FLOATS = {"a": PARAMS["a"], "c": PARAMS["c"], "x": PARAMS["x"]}
 
 
+@functools.cache
 def gradients(step):
     """Dense gradients that differ from step to step and leaf to leaf."""
     rng = np.random.default_rng(step)
@@ -230,6 +231,14 @@ def test_of_an_ensemble_the_first_that_lacks_a_gradient_is_an_error():
     assert state.step.tolist() == [1, 1]
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="'a' trains from step 2 on"):
         jax.block_until_ready(step(state._replace(step=jnp.array([0, 2], jnp.int32))))
+
+
+def test_without_params_dense_gradients_will_do():
+    state = LATE.init(TWO)
+    for expected in (-0.0, -0.0, -0.5):
+        updates, state = LATE.update(TWO, state)
+        assert updates["a"].tolist() == [expected] * 2
+        assert jnp.signbit(updates["a"]).all()
 
 
 def test_gradients_a_phase_at_a_time():
