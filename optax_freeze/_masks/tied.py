@@ -100,8 +100,7 @@ def check_assigned(
 
 def where_shared(tree: Tree, position: int) -> str:
     """Where the value is of which a leaf is only the place, in words; empty for all others."""
-    for place, values in shared(tree):
-        if place.start == position:
-            value = quote(values[0].name)
-            return f"the place of a shared leaf (eqx.nn.Shared), whose value is at {value}"
-    return ""
+    names = [values[0].name for place, values in shared(tree) if place.start == position]
+    if not names:
+        return ""
+    return f"the place of a shared leaf (eqx.nn.Shared), whose value is at {quote(names[0])}"

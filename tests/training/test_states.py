@@ -253,6 +253,9 @@ def test_params_whose_structure_cannot_be_compared():
         return WithStatic(jnp.ones(2), jnp.ones(3), np.arange(3))
 
     tx, params = trainable_only(ADAM, "b"), model()
+    stranger = tx.init(model())
+    with pytest.raises(ValueError, match=r"metadata|ambiguous"):  # of JAX, which cannot compare
+        tx.update(params, stranger, params)
     tx.init(model())  # is remembered, and cannot be compared with what comes now
     updates, state = tx.update(params, tx.init(params), params)
     assert (updates.w < -0.09).all()
