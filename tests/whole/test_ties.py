@@ -322,6 +322,12 @@ def test_shared_leaves_of_several_and_of_none():
     assert summary(both).remarks == (
         "counted once: 'pytree.0' is 'pytree.1.1'; 'pytree.2.a' is 'pytree.2.b'",
     )
+    with pytest.raises(
+        SpecError, match=r"'pytree.2.a' is the place .*, whose value is at 'pytree.2.b"
+    ):
+        trainable_mask(both, trainable="pytree.2.a")
+    with pytest.raises(SpecError, match=r"'pytree.2.a', which is only the place .* 'pytree.2.b'"):
+        trainable_mask(both, freeze="pytree.2.a")
     layer = eqx.nn.Linear(2, 2, key=jax.random.key(0))
     layers = eqx.nn.Shared([layer, layer], lambda m: m[1], lambda m: m[0])
     assert summary(layers).remarks == ("counted once: 'pytree.1' is 'pytree.0.weight'",)
