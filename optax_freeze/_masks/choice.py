@@ -8,6 +8,7 @@ from typing import Any
 from optax_freeze._masks.declared import Constant, fixed_positions
 from optax_freeze._masks.default import default_trainable, is_differentiable
 from optax_freeze._masks.fitting import MaskError, expand
+from optax_freeze._masks.tied import check_shared, check_ties, where_shared
 from optax_freeze._specs import (
     Found,
     Pattern,
@@ -71,6 +72,9 @@ def read_choice(freeze: Any = None, trainable: Any = None, mask: Any = None) -> 
         for found in forbidden:
             for position in found.positions:
                 flags[position] = False
+        check_ties(tree, flags, SpecError if mask is None or frozen else MaskError)
+        entries = zip(frozen, forbidden, strict=True), zip(named, wanted, strict=True)
+        check_shared(tree, flags, *map(list, entries))
         return flags
 
     return choose
@@ -177,4 +181,7 @@ def describe(tree: Tree, position: int) -> str:
             f"a {type(leaf).__name__} and no array, which trains only by a mask that has True at "
             "that leaf: make it an array"
         )
-    return f"a leaf of class {type(leaf).__qualname__}, which cannot be differentiated"
+    return (
+        where_shared(tree, position)
+        or f"a leaf of class {type(leaf).__qualname__}, which cannot be differentiated"
+    )

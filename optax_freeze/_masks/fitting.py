@@ -17,6 +17,7 @@ from optax_freeze._trees import (
     Node,
     Tree,
     closest,
+    hint_of_state,
     is_place,
     listing,
     quote,
@@ -63,8 +64,8 @@ def expand(mask: Any, tree: Tree) -> list[Flag]:
     meeting = _Meeting(tree, bools)
     if meeting.problems:
         raise MaskError(
-            f"the mask does not fit the tree: {listing(meeting.problems)}. Every leaf needs one "
-            "bool, at itself or at a subtree that it lies in"
+            f"the mask does not fit the tree: {listing(meeting.problems)}{hint_of_state(tree)}. "
+            "Every leaf needs one bool, at itself or at a subtree that it lies in"
         )
     return meeting.flags
 

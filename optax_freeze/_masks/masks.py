@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from optax_freeze._masks.choice import read_choice
 from optax_freeze._masks.declared import Constant
 from optax_freeze._masks.default import default_trainable
-from optax_freeze._trees import Tree
+from optax_freeze._trees import Tree, further_positions
 
 
 def trainable_mask(
@@ -44,9 +43,10 @@ def trainable_mask(
 
     Raises:
         SpecError: an entry that is not a spec, matches nothing, or, in `trainable`, nothing that
-            can train or that `freeze` leaves; a `"!path"` that comes first or takes nothing away.
-        MaskError: a mask that does not fit `tree`, or that has True at a leaf that cannot be
-            differentiated.
+            can train or that `freeze` leaves; a `"!path"` that comes first or takes nothing away;
+            entries that say two things about one parameter that stands under two paths.
+        MaskError: a mask that does not fit `tree`, that has True at a leaf that cannot be
+            differentiated, or that says two things about one parameter.
 
     Example:
         >>> import jax.numpy as jnp
@@ -105,7 +105,8 @@ def count_trainable_params(tree: Any, *, mask: Any = None) -> int:
         mask: a mask that meets `tree` by path; by default `trainable_mask(tree)`.
 
     Returns:
-        The number of scalars in the leaves that train; a complex number counts as one.
+        The number of scalars in the leaves that train; a complex number counts as one, and so does
+        a parameter that stands under several paths (one NNX Variable, a leaf of `eqx.nn.Shared`).
 
     Raises:
         MaskError: a mask that does not fit `tree`.
@@ -119,6 +120,7 @@ def count_trainable_params(tree: Any, *, mask: Any = None) -> int:
         >>> count_trainable_params(params, mask=freeze_mask(params, "encoder"))
         5
     """
-    flags = jax.tree.leaves(freeze_mask(tree, None, mask))
-    leaves = jax.tree.leaves(tree)
-    return sum(np.size(leaf) for leaf, flag in zip(leaves, flags, strict=True) if flag)
+    seen = Tree(tree)
+    flags = read_choice(mask=mask)(seen, values=True)
+    counted = {i for i, flag in enumerate(flags) if flag} - further_positions(seen)
+    return sum(np.size(seen.leaves[i]) for i in counted)

@@ -17,6 +17,10 @@ from optax_freeze._trees import Node, Pieces, Tree, is_place, is_variable, quote
 class where:
     """A spec that asks a function about every leaf.
 
+    Mind stacked leaves, over whose first axis `scan` or `vmap` runs: they have one axis more than
+    the layers that they are made of, so that a rule by `ndim` takes a stack of biases for a matrix.
+    Ask for the path as well, or name the leaves.
+
     Args:
         predicate: called with the dotted path and the leaf; True where it means the leaf.
 
@@ -29,6 +33,17 @@ class where:
         >>> params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
         >>> freeze_mask(params, where(lambda path, leaf: leaf.ndim < 2))
         {'b': False, 'w': True}
+
+        The same model with its layers stacked; the norm is not, so that the rule finds it alone:
+
+        >>> blocks = {"w": jnp.ones((12, 2, 2)), "b": jnp.ones((12, 2))}
+        >>> stacked = {"blocks": blocks, "norm": jnp.ones(2)}
+        >>> freeze_mask(stacked, where(lambda path, leaf: leaf.ndim < 2))
+        {'blocks': {'b': True, 'w': True}, 'norm': False}
+        >>> def one_axis(path, leaf):
+        ...     return leaf.ndim - path.startswith("blocks.") < 2
+        >>> freeze_mask(stacked, where(one_axis))
+        {'blocks': {'b': False, 'w': True}, 'norm': False}
     """
 
     predicate: Callable[[str, Any], bool]

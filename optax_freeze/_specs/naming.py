@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from optax_freeze._specs.patterns import PatternError, Segment, beginning, match, parse
 from optax_freeze._specs.spec import Found, Spec, SpecError, View
-from optax_freeze._trees import Node, Tree, closest, is_array
+from optax_freeze._trees import Node, Tree, closest, hint_of_state, is_array
 
 
 class Pattern(Spec):
@@ -41,7 +41,8 @@ class Pattern(Spec):
             return "the tree is one bare leaf, which has no name: '**' means it"
         if not tree.leaves:
             return "there is nothing to match"
-        return self._rows(tree) or self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+        near = self._rows(tree) or self._anywhere(tree) or suggest(self.text, tree.subtree_names)
+        return near + hint_of_state(tree)
 
     def _rows(self, tree: Tree) -> str:
         """Whether an index was asked of arrays, whose rows are no leaves."""

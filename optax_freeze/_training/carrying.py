@@ -17,7 +17,7 @@ from optax_freeze._training.state_leaves import (
     state_leaves,
 )
 from optax_freeze._training.unfreezing import UnfreezeAtState
-from optax_freeze._training.ways_out import covering, way_out
+from optax_freeze._training.ways_out import covering, ways_out
 from optax_freeze._trees import Tree, listing, quote
 
 
@@ -38,6 +38,7 @@ class Carrying:
         self._old: dict[Path, list[StateLeaf]] = {}  # by address
         for leaf in state_leaves(state, tree):
             self._old.setdefault(leaf.address, []).append(leaf)
+        self._places = {(leaf.owner, leaf.address) for leaf in self._new}
         self._members: dict[Path, list[int]] = {}  # by owner
         self._with_params: set[Path] = set()  # owners that have params, or others in them have
         for i, leaf in enumerate(self._new):
@@ -53,7 +54,6 @@ class Carrying:
         self._counted: dict[int, int] = {}  # counts of `unfreeze_at` that the old state has not
         self._sources: dict[Path, set[Path]] = {}  # by owner, the old owners of these params
         self._problems: list[str] = []
-        self._ways_out: list[str] = []
 
     def result(self) -> Any:
         """The new state.
@@ -69,16 +69,12 @@ class Carrying:
                 self._take_of_param(i, name)
         if self._with_params and not self._taken:
             raise ValueError(self._nothing_shared())
-        mixed = {self._new[i].owner for i, name in enumerate(self._params) if self._is_mixed(i)}
+        torn = {self._new[i].owner for i in range(len(self._new)) if self._is_mixed(i)}
         for i in set(self._steps.values()) - self._taken.keys():
             self._count_updates(i)
-        for owner, members in self._members.items():
-            own = [i for i in members if i not in self._steps.values()]
-            if owner in self._sources or any(i in self._taken for i in own):  # else it is new
-                self._check(owner, own, is_mixed=owner in mixed)
+        torn.update([owner for owner in self._members if self._is_incomplete(owner)])
         if self._problems:
-            ways = f". Instead, as code: {'; '.join(self._ways_out)}" if self._ways_out else ""
-            raise ValueError(f"migrate_state: {listing(self._problems)}{ways}")
+            raise ValueError(f"migrate_state: {listing(self._problems)}{self._instead(torn)}")
         if self._new and not self._taken and not self._counted:
             raise ValueError(self._nothing_shared())
         values = [leaf.value for leaf in self._new]
@@ -117,7 +113,9 @@ class Carrying:
             self._take(i, found[0], repr(leaf.name))
         if all(found[0].is_like(other) for other in found[1:]):
             return False
-        told = listing([f"{old.value_text()} for {self._whose(old)}" for old in found])
+        values = [str(old.value) if old.is_marker else "another value" for old in found]
+        pairs = zip(values, map(self._whose, found), strict=True)
+        told = listing([f"{value} for {whose}" for value, whose in pairs])
         self._problems.append(f"{leaf.name!r} would have to be {told}")
         return True
 
@@ -133,7 +131,7 @@ class Carrying:
         same = [old for old in found if old.owner == leaf.owner]
         if same or not leaf.owner:
             return same or found
-        left = [old for old in found if old.owner not in self._members]
+        left = [old for old in found if (old.owner, old.address) not in self._places]
         if any(not old.is_like(leaf) for old in left):
             self._problems.append(
                 f"{leaf.name!r} may be that of {listing([repr(old.name) for old in left])}, but "
@@ -148,7 +146,7 @@ class Carrying:
             for i, name in enumerate(self._params)
             if name is not None and i in self._taken and self._taken[i].is_below(old.owner)
         )
-        specs = listing(list(map(repr, covering(names, self._tree)))) or "what has no state"
+        specs = listing(list(map(repr, covering(names, self._tree)))) or "what is not named"
         return f"{specs} in {'.'.join(old.owner)!r}" if old.owner else specs
 
     def _count_updates(self, i: int) -> None:
@@ -167,32 +165,44 @@ class Carrying:
                 '{"0": state}}, tx, params)'
             )
 
-    def _check(self, owner: Path, members: list[int], *, is_mixed: bool) -> None:
-        """Find what would start under what has run, and what cannot be found at all."""
-        parts: dict[Path | None, dict[str, None]] = {}  # the names of params by their old owner
-        for i in members:
+    def _parts(self, owner: Path) -> dict[Path | None, list[str]]:
+        """The params of a group or cohort by the owner of their old state; None: they have none."""
+        parts: dict[Path | None, dict[str, None]] = {}
+        for i in self._members[owner]:
             if (name := self._params[i]) is not None:
                 source = self._taken[i].owner if i in self._taken else None
                 parts.setdefault(source, {})[name] = None
-        old = {name for source, names in parts.items() if source is not None for name in names}
-        new = [name for name in parts.get(None, {}) if name not in old]
-        hints = 0
-        for i in members:
-            if i not in self._taken and self._params[i] not in new:
-                name = self._params[i]
-                whose = "" if name is None else f" for {quote(name)}"
-                hint = "" if hints else self._elsewhere(self._new[i])
-                hints += 1
-                self._problems.append(f"the state has no {self._new[i].name!r}{whose}{hint}")
+        found = {name for source, names in parts.items() if source is not None for name in names}
+        return {
+            source: [name for name in names if source is not None or name not in found]
+            for source, names in parts.items()
+        }
+
+    def _is_incomplete(self, owner: Path) -> bool:
+        """Report what would start under what has run, and what cannot be found at all.
+
+        Args:
+            owner: the path of a group or cohort.
+
+        Returns:
+            Whether it is the former.
+        """
+        members = [i for i in self._members[owner] if i not in self._steps.values()]
+        if owner not in self._sources and not any(i in self._taken for i in members):
+            return False  # it is new as a whole
+        new = self._parts(owner).get(None, [])
+        lacking = [i for i in members if i not in self._taken and self._params[i] not in new]
+        for i in lacking:
+            leaf, name = self._new[i], self._params[i]
+            whose = "" if name is None else f" for {quote(name)}{self._elsewhere(leaf)}"
+            self._problems.append(f"the state has no {leaf.name!r}{whose}")
         run = self._that_has_run(members) if new else None
         if run is not None:
-            self._problems += [
-                f"{quote(name)} would start with fresh moments under {run.name!r}, which has run"
-                f" ({run.value_text()})"
-                for name in new
-            ]
-        if run is not None or (is_mixed and len(parts) > 1):
-            self._ways_out.append(way_out(self._tree, owner, parts, self._step_around(owner)))
+            self._problems.append(
+                f"{listing(list(map(quote, new)))} would start with fresh moments under "
+                f"{run.name!r}, which has run ({run.value if run.is_marker else 'it is no count'})"
+            )
+        return run is not None
 
     def _that_has_run(self, members: list[int]) -> StateLeaf | None:
         """What shows that the params of a group go on: a count that is not that of a start."""
@@ -203,9 +213,14 @@ class Carrying:
         )
         return next(run, None)
 
-    def _step_around(self, owner: Path) -> int | None:
-        i = self._steps.get(owner[:-2], -1)
-        return int(self._taken[i].value) if i in self._taken else self._counted.get(i)
+    def _instead(self, torn: set[Path]) -> str:
+        updates = {
+            path: int(self._taken[i].value) if i in self._taken else self._counted.get(i)
+            for path, i in self._steps.items()
+        }
+        parts = {owner: self._parts(owner) for owner in self._members}
+        ways = ways_out(self._tree, parts, torn, updates)
+        return f". Instead: {'; '.join(ways)}" if ways else ""
 
     def _nothing_shared(self) -> str:
         named = [leaf for leaf, name in zip(self._new, self._params, strict=True) if name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from optax_freeze._masks import describe
+from optax_freeze._masks import check_assigned, describe
 from optax_freeze._specs import Spec, SpecError, read_specs, select, view
 from optax_freeze._trees import Tree
 
@@ -58,18 +58,22 @@ def assign_first(
 
     Raises:
         SpecError: a spec that matches nothing, or nothing that can train, or whose leaves were all
-            taken by earlier entries.
+            taken by earlier entries; one parameter under two paths, of which another entry has
+            each.
     """
     specs = [spec for entry in entries for spec in entry]
     found = iter(select(specs, view(tree, specs, values=False), argument))
     can_train = set(can_train)
     free = set(can_train)
     assigned: list[int | None] = [None] * len(tree.leaves)
+    meant: list[set[int]] = []
     for number, entry in enumerate(entries):
         taken: set[int] = set()
+        meant.append(set())
         for spec in entry:
             one = next(found)
             positions = one.positions
+            meant[-1] |= positions
             if positions and not one.holds_hole:  # else some of its leaves may be there
                 if not positions & can_train and number not in still:
                     raise SpecError(
@@ -84,4 +88,5 @@ def assign_first(
         for position in taken:
             assigned[position] = number
         free -= taken
+    check_assigned(tree, assigned, meant, argument)
     return assigned

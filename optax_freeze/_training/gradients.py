@@ -11,7 +11,7 @@ import jax
 
 from optax_freeze._masks import read_choice
 from optax_freeze._specs import SpecError
-from optax_freeze._trees import Part, Tree
+from optax_freeze._trees import Part, Tree, refuse_ties
 
 
 def value_and_grad(
@@ -52,7 +52,8 @@ def value_and_grad(
         TypeError: if `fun` is not callable, or `argnums` neither an integer nor several.
         SpecError: an entry that is not a spec; on the call, one that matches nothing.
         MaskError: on the call, a mask that does not fit the tree.
-        ValueError: on the call, an argument that is not there, or one that is meant twice.
+        ValueError: on the call, an argument that is not there, or one that is meant twice; an NNX
+            module in which one Variable stands under several paths.
 
     Example:
         >>> import jax.numpy as jnp
@@ -76,6 +77,7 @@ def value_and_grad(
         places = _places(wanted, len(args))
         picked = tuple(args[place] for place in places)
         tree = Tree(picked[0] if is_one else picked)
+        refuse_ties(tree, "value_and_grad")
         flags = choice(tree, values=False)
         part = Part(tree, [i for i, flag in enumerate(flags) if flag])
 

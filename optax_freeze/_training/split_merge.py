@@ -20,6 +20,7 @@ from optax_freeze._trees import (
     is_place,
     listing,
     quote,
+    refuse_ties,
 )
 
 _ANOTHER_FREEZE = (
@@ -49,7 +50,7 @@ def split(tree: Any, freeze: Any = None, *, trainable: Any = None) -> tuple[dict
     Raises:
         SpecError: an entry that is not a spec or matches nothing.
         MaskError: a mask that does not fit `tree`.
-        ValueError: two leaves of one dotted path.
+        ValueError: two leaves of one dotted path; one NNX Variable under several paths.
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,6 +63,7 @@ def split(tree: Any, freeze: Any = None, *, trainable: Any = None) -> tuple[dict
         True
     """
     seen = Tree(tree)
+    refuse_ties(seen, "split")
     flags = read_choice(freeze, trainable)(seen, values=True)
     twice = [name for name, count in Counter(seen.leaf_names).items() if count > 1]
     if twice:

@@ -52,10 +52,6 @@ class StateLeaf(NamedTuple):
         one, two = (repr(_as_numpy(leaf.value).tolist()) for leaf in (self, other))
         return one == two
 
-    def value_text(self) -> str:
-        """What error texts say of its value: nothing of an array."""
-        return str(self.value) if self.is_marker else "another"
-
 
 def _as_numpy(value: Any) -> np.ndarray:
     """A leaf for NumPy, which cannot read PRNG keys."""

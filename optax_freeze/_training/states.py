@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ import numpy as np
 from optax_freeze._trees import Part, Tree, is_hole, listing, quote
 
 _REMEMBERED = 16
+# What comes of a structure with static fields that cannot be hashed or compared, such as arrays.
+_INCOMPARABLE = (TypeError, ValueError)
 
 
 class Form(NamedTuple):
@@ -45,8 +48,8 @@ class StateForms:
         """Remember what a state that was just made looks like."""
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        if (key := _key(parts)) is not None:
-            self._known[key] = Form.of(state)
+        with contextlib.suppress(*_INCOMPARABLE):
+            self._known[_key(parts)] = Form.of(state)
 
     def check(self, tree: Tree, parts: Mapping[str, Part], state: Any) -> Any:
         """A state that is known to belong to these params.
@@ -79,7 +82,9 @@ class StateForms:
         return state  # of a transformation whose state takes another form with the first update
 
     def _wanted(self, parts: Mapping[str, Part]) -> Form:
-        known = self._known.get(_key(parts))
+        known = None
+        with contextlib.suppress(*_INCOMPARABLE):
+            known = self._known.get(_key(parts))
         if known is None:
             state = self._abstract(parts)
             self.learn(parts, state)
@@ -91,22 +96,21 @@ class StateForms:
 
 
 def _key(parts: Mapping[str, Part]) -> Any:
-    """What the form of a state depends on; None if that cannot be hashed."""
-    key = tuple(
+    """What the form of a state depends on."""
+    return tuple(
         (label, part.treedef, tuple(map(np.shape, part.leaves))) for label, part in parts.items()
     )
-    try:
-        hash(key)
-    except TypeError:  # static fields of the params
-        return None
-    return key
 
 
 def _is_same(form: Form, other: Form) -> bool:
+    return form.shapes == other.shapes and _is_same_structure(form.treedef, other.treedef)
+
+
+def _is_same_structure(treedef: Any, other: Any) -> bool:
     try:
-        return form == other
-    except ValueError:  # static fields that cannot be compared, such as NumPy arrays
-        return False
+        return treedef == other
+    except _INCOMPARABLE:
+        return str(treedef) == str(other)
 
 
 def _problems(
@@ -130,7 +134,7 @@ def _problems(
         if held != needed:
             name = _param_of(path, names) or path
             yield f"the state holds an array of shape {held} for {quote(name)}, not {needed}"
-    if has.keys() == wants.keys() and state.treedef != wanted.treedef:
+    if has.keys() == wants.keys() and not _is_same_structure(state.treedef, wanted.treedef):
         yield (
             "the state has the right paths, but other containers (a dict or list for a named "
             "tuple), as if it had been restored without a target"

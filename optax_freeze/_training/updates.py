@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from optax_freeze._masks import is_differentiable
-from optax_freeze._trees import Tree, is_place, view_alongside
+from optax_freeze._trees import Tree, is_place, refuse_ties, view_alongside
 
 
 def apply_updates(params: Any, updates: Any) -> Any:
@@ -25,7 +25,8 @@ def apply_updates(params: Any, updates: Any) -> Any:
         complex dtype (integers, bools, PRNG keys, strings, functions) stay as they are.
 
     Raises:
-        ValueError: if the structures differ, or an update would change the shape of its param.
+        ValueError: if the structures differ, or an update would change the shape of its param, or
+            one NNX Variable stands under several paths.
 
     Example:
         >>> import jax.numpy as jnp
@@ -36,6 +37,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
         (True, 0.0)
     """
     tree = Tree(params)
+    refuse_ties(tree, "apply_updates")
     found = view_alongside(tree, updates, "updates")
     return tree.treedef.unflatten([_apply(tree, i, update) for i, update in enumerate(found)])
 

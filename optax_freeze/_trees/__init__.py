@@ -8,6 +8,7 @@ from optax_freeze._trees.part import Part
 from optax_freeze._trees.pieces import Cut, Pieces
 from optax_freeze._trees.places import Place, is_float0, is_place, is_variable
 from optax_freeze._trees.texts import SHOWN, array_text, closest, listing, quote
+from optax_freeze._trees.ties import further_positions, hint_of_state, refuse_ties, shared, ties
 from optax_freeze._trees.tree import Node, Tree, leaf_paths
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
     "alongside",
     "array_text",
     "closest",
+    "further_positions",
+    "hint_of_state",
     "hole_of",
     "is_array",
     "is_array_of_jit",
@@ -36,6 +39,9 @@ __all__ = [
     "none_is_a_hole",
     "passes_jit",
     "quote",
+    "refuse_ties",
+    "shared",
+    "ties",
     "view_alongside",
     "view_alongside_or_none",
 ]

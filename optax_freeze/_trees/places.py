@@ -27,7 +27,12 @@ def is_place(value: Any) -> bool:
 
 def is_variable(value: Any) -> bool:
     """Whether a node is a Flax NNX `Variable`, which puts `.value` at the end of a path."""
+    return isinstance(value, variable_classes())
+
+
+def variable_classes() -> tuple[Any, ...]:
+    """The classes of NNX Variables; none where there is no Flax."""
     flax = sys.modules.get("flax.nnx")  # not imported here: no Variable, no Flax
     known = vars(flax) if flax else {}
     # Flax before 0.12 has a second class, for the Variables of an `nnx.State`.
-    return isinstance(value, (known.get("Variable", ()), known.get("VariableState", ())))
+    return known.get("Variable", ()), known.get("VariableState", ())

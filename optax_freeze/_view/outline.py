@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -36,7 +36,8 @@ class Row:
         shape: the shape of an array; None for what is none.
         dtype: the name of its dtype; None for what is no array.
         parameters: how many elements an array has, of whatever dtype; 0 for PRNG keys; 1 for a
-            Python or NumPy scalar that a mask lets train.
+            Python or NumPy scalar that a mask lets train; 0 where an NNX Variable stands that is
+            counted already, under another path.
         bytes: how much memory the array takes.
         from_step: from which step it trains; None if it does not.
     """
@@ -98,12 +99,15 @@ class Group:
             stack.extend(reversed(group.children))
 
 
-def outline(tree: Tree, starts: Sequence[int | None]) -> Group:
+def outline(
+    tree: Tree, starts: Sequence[int | None], further: Container[int] = frozenset()
+) -> Group:
     """Sum up a tree.
 
     Args:
         tree: the tree.
         starts: from which step each leaf trains; None for a frozen one.
+        further: the positions of leaves that are counted already, under another path.
 
     Returns:
         The group that is the whole tree. What has no leaf, hidden leaf or hole is not in it.
@@ -115,7 +119,9 @@ def outline(tree: Tree, starts: Sequence[int | None]) -> Group:
         below = [built.pop(child) for child in name.children.values()]
         below = [group for group in below if group.row or group.children]
         leaves = [
-            _leaf(segment, node, forms, starts[node.start] if node.is_leaf else None)
+            _leaf(segment, node, forms, starts[node.start], again=node.start in further)
+            if node.is_leaf
+            else _leaf(segment, node, forms, None)
             for node in name.nodes
             if node.is_leaf or is_hole(node.value) or isinstance(node.value, Hidden)
         ]
@@ -182,7 +188,9 @@ def _class(value: Any) -> str:
     return "" if is_plain else cls.__name__
 
 
-def _leaf(segment: str, node: Node, forms: Forms, start: int | None) -> Group:
+def _leaf(
+    segment: str, node: Node, forms: Forms, start: int | None, *, again: bool = False
+) -> Group:
     """A leaf, a hidden leaf or a hole."""
     value, mark, kind = node.value, "", ""
     while isinstance(value, Hidden):  # `split` hides once more what was hidden before
@@ -203,6 +211,8 @@ def _leaf(segment: str, node: Node, forms: Forms, start: int | None) -> Group:
         count, memory = value.size * is_number, value.size * value.dtype.itemsize
     else:
         what = kind_of = type(value).__name__
+    if again:
+        what, count, memory = f"{what} tied", 0, 0
     row = Row(node.name, kind + kind_of, shape, dtype, count, memory, start)
     form = forms.setdefault((row.kind, what, start), len(forms))
     steps = frozenset() if start is None else frozenset({start})

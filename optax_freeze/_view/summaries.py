@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,9 +11,10 @@ import optax
 
 from optax_freeze._masks import read_choice
 from optax_freeze._training import declared_starts, keep, read_transformation
-from optax_freeze._trees import Part, Tree
+from optax_freeze._trees import Part, Tree, further_positions
 from optax_freeze._view.folding import lines
 from optax_freeze._view.outline import Group, Row, outline
+from optax_freeze._view.remarks import remarks
 from optax_freeze._view.table import as_html, as_rich, as_text, size
 
 
@@ -39,12 +40,14 @@ class Summary:
         root: the whole tree as a node that holds nodes, each with its sums.
         depth: how many segments of a path are shown; None for all.
         state: the size of the optimizer state, if there is an optimizer.
+        remarks: what there is to say of parameters that stand, or seem to stand, in two places.
     """
 
     rows: tuple[Row, ...]
     root: Group
     depth: int | None = None
     state: StateBytes | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> int:
@@ -78,6 +81,7 @@ class Summary:
             "percent": self.percent,
             "bytes": self.bytes,
             **(state or {}),
+            "remarks": list(self.remarks),
             "rows": [{**dataclasses.asdict(row), "trains": row.trains} for row in self.rows],
         }
 
@@ -92,6 +96,7 @@ class Summary:
                 f"optimizer state: {size(held)} | in trainable_only: {size(needed)} | "
                 f"saved: {size(held - needed)}"
             )
+        yield from self.remarks
 
     def __str__(self) -> str:
         return as_text(lines(self.root, self.depth), self._foot())
@@ -124,7 +129,9 @@ def summary(
     - A *parameter* is an element of an array, of whatever dtype. A PRNG key has bytes and no
       parameters. A Python or NumPy scalar counts as one parameter if a mask lets it train, and as
       none otherwise; strings, functions and other objects count as none.
-    - An array that stands in two places counts twice, as it does for Optax.
+    - An array that stands in two places counts twice, as it does for Optax; a remark names the
+      places if it trains in one of them only. But an NNX Variable is one parameter under however
+      many paths, and so is a leaf of `eqx.nn.Shared`: it counts once, and a remark says so.
     - A hidden leaf (`tree_mask`) counts as what it hides, is frozen, and is marked: `#i32[3]`.
     - A hole (`optax.MaskedNode`) and `float0` are shown as left out, without parameters.
     - None, and containers and modules in which there is nothing of this, are not shown.
@@ -157,7 +164,8 @@ def summary(
         >>> import optax
         >>> from optax_freeze import summary
         >>> block = {"w": jnp.ones((64, 64)), "b": jnp.ones(64)}
-        >>> params = {"blocks": [block] * 6, "head": jnp.ones((64, 10)), "steps": 3}
+        >>> blocks = jax.tree.map(jnp.array, [block] * 6)
+        >>> params = {"blocks": blocks, "head": jnp.ones((64, 10)), "steps": 3}
         >>> print(summary(params, "blocks[:4]", tx=optax.adam(1e-3)))
         path         class or array  parameters      bytes  status
         blocks                           24,960   97.5 KiB  mixed 33.3%
@@ -181,15 +189,17 @@ def summary(
     declared = None if tx is None else declared_starts(tx, seen)
     pairs = zip(flags, [0] * len(flags) if declared is None else declared, strict=True)
     starts = [start if flag else None for flag, start in pairs]
-    root = outline(seen, starts)
-    trains = [start is not None for start in starts]
-    state = None if tx is None else _state_bytes(tx, seen, trains)
-    return Summary(tuple(root.rows), root, depth, state)
+    further = further_positions(seen)
+    root = outline(seen, starts, further)
+    trains = [start is not None and i not in further for i, start in enumerate(starts)]
+    state = None if tx is None else _state_bytes(tx, seen, trains, further)
+    return Summary(tuple(root.rows), root, depth, state, tuple(remarks(seen, starts)))
 
 
-def _state_bytes(tx: Any, tree: Tree, flags: Sequence[bool]) -> StateBytes:
+def _state_bytes(tx: Any, tree: Tree, flags: Sequence[bool], further: Container[int]) -> StateBytes:
     could = read_choice()(tree, values=False)
-    all_flags = [flag or default for flag, default in zip(flags, could, strict=True)]
+    pairs = enumerate(zip(flags, could, strict=True))
+    all_flags = [flag or (default and i not in further) for i, (flag, default) in pairs]
     needed = _bytes_for(tx, tree, flags)
     held = needed if all_flags == list(flags) else _bytes_for(tx, tree, all_flags)
     return StateBytes(held, needed)

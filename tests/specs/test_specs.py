@@ -306,3 +306,13 @@ def test_what_has_no_leaves_cannot_be_what_trains(spec):
         SpecError, match=r"^trainable: '.*' matches nothing that can train: no leaf"
     ):
         trainable_mask(EMPTY, trainable=spec)
+
+
+def test_a_rule_by_ndim_takes_stacked_biases_for_matrices():
+    layers = [{"w": jnp.ones((2, 2)), "b": X} for _ in range(3)]
+    rule = where(lambda path, leaf: leaf.ndim < 2)
+    one_by_one = {"blocks": layers, "norm": X}
+    assert frozen_paths(one_by_one, rule) == ["blocks.0.b", "blocks.1.b", "blocks.2.b", "norm"]
+    stacked = {"blocks": jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers), "norm": X}
+    assert frozen_paths(stacked, rule) == ["norm"]
+    assert "Mind stacked leaves" in where.__doc__

@@ -3,12 +3,18 @@
 import pickle
 
 import equinox as eqx
-import flax.serialization
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
+from formats import (
+    through_equinox,
+    through_flax,
+    through_orbax,
+    through_orbax_without_target,
+    through_pickle,
+)
 from hostile import all_bits, bits
 
 from optax_freeze import SpecError, leaf_paths, param_groups, trainable_mask, trainable_only
@@ -79,30 +85,6 @@ STRANGERS = {
 
 def in_memory(state, like, folder):
     return state
-
-
-def through_pickle(state, like, folder):
-    return pickle.loads(pickle.dumps(state))
-
-
-def through_orbax(state, like, folder):
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / "state", state)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(folder / "state", like)
-
-
-def through_orbax_without_target(state, like, folder):
-    return through_orbax(state, None, folder)
-
-
-def through_flax(state, like, folder):
-    return flax.serialization.from_bytes(like, flax.serialization.to_bytes(state))
-
-
-def through_equinox(state, like, folder):
-    eqx.tree_serialise_leaves(folder / "state.eqx", state)
-    return eqx.tree_deserialise_leaves(folder / "state.eqx", like)
 
 
 @pytest.mark.parametrize("case", STRANGERS)
@@ -255,3 +237,40 @@ class Head(eqx.Module):
 def test_two_groups_of_one_label_are_refused(make):
     with pytest.raises(SpecError, match=r"2 groups would be called '.*', and their states"):
         make()
+
+
+class WithStatic(eqx.Module):
+    """A module whose structure can be neither hashed nor compared."""
+
+    w: jax.Array
+    b: jax.Array
+    table: np.ndarray = eqx.field(static=True)
+
+
+@pytest.mark.filterwarnings("ignore:A JAX array is being set as static")
+def test_params_whose_structure_cannot_be_compared():
+    def model():
+        return WithStatic(jnp.ones(2), jnp.ones(3), np.arange(3))
+
+    tx, params = trainable_only(ADAM, "b"), model()
+    stranger = tx.init(model())
+    with pytest.raises(ValueError, match=r"metadata|ambiguous"):  # of JAX, which cannot compare
+        tx.update(params, stranger, params)
+    tx.init(model())  # is remembered, and cannot be compared with what comes now
+    updates, state = tx.update(params, tx.init(params), params)
+    assert (updates.w < -0.09).all()
+    with pytest.raises(ValueError, match=NO_STATE.format("'b'")):
+        only("w").update(params, state, params)
+
+
+def test_many_kinds_of_params_are_no_matter():
+    """The memory of forms is small, and nothing depends on it."""
+    tx = only("a")
+    for size in range(1, 40):
+        params = {"a": jnp.ones(1), "b": jnp.ones(size)}
+        state = tx.init(params)
+        tx.update(params, state, params)
+    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
+    tx.update(params, tx.init(params), params)
+    with pytest.raises(ValueError, match=r"an array of shape \(39,\) for 'b', not \(1,\)"):
+        tx.update(params, state, params)

@@ -1,15 +1,13 @@
 """`unfreeze_at`: a cohort moves as if it had been started at its step, and before it not at all."""
 
 import functools
-import pickle
 
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 import pytest
+from formats import through_flax, through_orbax, through_pickle
 from hostile import all_bits, bits, frozen_leaves
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +33,7 @@ PARAMS = {
 FLOATS = {"a": PARAMS["a"], "c": PARAMS["c"], "x": PARAMS["x"]}
 
 
+@functools.cache
 def gradients(step):
     """Dense gradients that differ from step to step and leaf to leaf."""
     rng = np.random.default_rng(step)
@@ -232,6 +231,14 @@ def test_of_an_ensemble_the_first_that_lacks_a_gradient_is_an_error():
         jax.block_until_ready(step(state._replace(step=jnp.array([0, 2], jnp.int32))))
 
 
+def test_without_params_dense_gradients_will_do():
+    state = LATE.init(TWO)
+    for expected in (-0.0, -0.0, -0.5):
+        updates, state = LATE.update(TWO, state)
+        assert updates["a"].tolist() == [expected] * 2
+        assert jnp.signbit(updates["a"]).all()
+
+
 def test_gradients_a_phase_at_a_time():
     """The recipe of the docstring: the same steps as with dense gradients, without their work."""
     stages = {"c": 0, "a": 3}
@@ -349,21 +356,6 @@ def test_devices_keep_what_is_where():
 
 
 # Saved and restored
-
-
-def through_pickle(state, like, folder):
-    return pickle.loads(pickle.dumps(state))
-
-
-def through_orbax(state, like, folder):
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / "state", state)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(folder / "state", like)
-
-
-def through_flax(state, like, folder):
-    return flax.serialization.from_bytes(like, flax.serialization.to_bytes(state))
 
 
 @pytest.mark.parametrize("at", [1, 3])

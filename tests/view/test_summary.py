@@ -646,6 +646,7 @@ def test_as_dict_is_plain_data():
         "bytes": 14,
         "optimizer_bytes": 0,
         "optimizer_bytes_in_trainable_only": 0,
+        "remarks": [],
         "rows": [
             {
                 "path": "a",

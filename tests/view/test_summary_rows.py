@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from optax_freeze import cut_rows, summary, value_and_grad
+from optax_freeze import cut_rows, split, summary, value_and_grad
 
 
 def lines(tree, *args, **kwargs):
@@ -55,3 +55,14 @@ def test_gradients_show_what_is_there():
     cut = cut_rows({"w": jnp.ones((6, 2))}, {"w": 4})
     _, grads = value_and_grad(lambda tree: jnp.sum(tree["w"].pieces[1]), "w[0]")(cut)
     assert any("f32[2,2] rows [4:6]" in line for line in lines(grads))
+
+
+def test_a_piece_that_was_taken_out_is_a_hole_of_its_shape():
+    cut = cut_rows({"embed": jnp.ones((10, 2))}, {"embed": 8})
+    _, rest = split(cut, "embed[0]")
+    shown = [line.split() for line in lines(rest, "embed")[1:4]]
+    assert [(line[0], " ".join(line[1:-3]), line[-1]) for line in shown] == [
+        ("embed", "Pieces 16", "frozen"),
+        ("[0]", "f32[8,2] rows [0:8] 16", "frozen"),
+        ("[1]", "hole f32[2,2] -", "out"),
+    ]

@@ -1,11 +1,10 @@
 """State and params through Orbax, `flax.serialization` and Equinox, with and without a template."""
 
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import optax
-import orbax.checkpoint as ocp
 import pytest
+from formats import through_flax, through_orbax
 from hostile import all_bits
 
 from optax_freeze import apply_updates, merge, param_groups, split, trainable_only
@@ -30,17 +29,6 @@ def train(tx, params, state, steps=2):
         updates, state = tx.update(jax.grad(loss)(params), state, params)
         params = apply_updates(params, updates)
     return params, state
-
-
-def through_flax(tree, like, _):
-    return flax.serialization.from_bytes(like, flax.serialization.to_bytes(tree))
-
-
-def through_orbax(tree, like, folder):
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder / "state", tree)
-        checkpointer.wait_until_finished()
-        return checkpointer.restore(folder / "state", like)
 
 
 def through_orbax_without_template(tree, like, folder):
