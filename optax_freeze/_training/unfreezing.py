@@ -19,6 +19,8 @@ from optax_freeze._training.first_match import assign_first, read_entries
 from optax_freeze._training.routing import Packing, read_transformation, route
 from optax_freeze._trees import Tree
 
+_LAST_STEP = 2**31 - 1  # the largest int32, where `optax.safe_increment` stops
+
 
 class UnfreezeAtState(NamedTuple):
     """The state of `unfreeze_at`.
@@ -87,7 +89,7 @@ def unfreeze_at(
     Raises:
         TypeError: if `tx` is not a gradient transformation, or `stages` not a mapping from specs
             to integers.
-        ValueError: a step below 0.
+        ValueError: a step below 0, or one that an int32 cannot count to.
         SpecError: a key that is not a spec, or no entry at all.
 
     Example:
@@ -165,4 +167,9 @@ def _read_step(step: Any, key: Any) -> int:
         raise TypeError(f"{what} is {step!r}: it must be an integer, which counts updates")
     if number < 0:
         raise ValueError(f"{what} is {number}: the first update is that of step 0")
+    if number > _LAST_STEP:
+        raise ValueError(
+            f"{what} is {number}: updates are counted up to {_LAST_STEP}: leave out the "
+            "entry of what never trains"
+        )
     return number

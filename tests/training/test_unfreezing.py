@@ -441,6 +441,16 @@ def test_check_frozen_finds_no_leak():
     check_frozen(tx, TWO, "a")
 
 
+def test_the_last_step_that_can_be_counted():
+    tx = unfreeze_at(optax.sgd(1.0), {"c": 0, "a": 2**31 - 1})
+    last = tx.init(TWO)._replace(step=jnp.int32(2**31 - 2))
+    before, state = jax.jit(tx.update)(TWO, last, TWO)
+    after, state = jax.jit(tx.update)(TWO, state, TWO)
+    assert not before["a"].any()
+    assert bits(after["a"]) == bits(-TWO["a"])
+    assert state.step == 2**31 - 1
+
+
 # Errors
 
 WRONG = {
@@ -448,6 +458,11 @@ WRONG = {
         {"a": -1},
         ValueError,
         "the step of 'a' is -1: the first update is that of",
+    ),
+    "beyond int32": (
+        {"a": 2**31},
+        ValueError,
+        "the step of 'a' is 2147483648: updates are counted up to 2147483647: leave out the entry",
     ),
     "fraction": ({"a": 1.5}, TypeError, "the step of 'a' is 1.5: it must be an integer, which"),
     "bool": ({"a": True}, TypeError, "the step of 'a' is True: it must be an integer"),
