@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -107,12 +108,12 @@ def _still(updates: Any, params: Any) -> Any:
 
 def _cond(begun: Any, run: Callable[[], Any], wait: Callable[[], Any]) -> Any:
     """What `run` gives if it has begun, else what `wait` gives, of the dtypes of the other."""
-    run = jax.jit(run, inline=True)  # so that it is traced once, for its dtypes and for its work
+    with contextlib.suppress(TypeError):  # the branches are nearly always of the same types
+        return jax.lax.cond(begun, run, wait)
     forms = jax.eval_shape(run)
 
     def cast(form: Any, leaf: Any) -> Any:
-        same = jnp.result_type(leaf) == form.dtype
-        return leaf if same else jax.lax.convert_element_type(leaf, form.dtype)
+        return jax.lax.convert_element_type(leaf, form.dtype)
 
     try:
         waiting = jax.tree.map(cast, forms, wait())

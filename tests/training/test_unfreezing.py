@@ -339,7 +339,7 @@ def test_before_release_the_work_is_not_done():
     conds = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "cond"]
     assert len(conds) == 1
     waiting, running = sorted(len(branch.eqns) for branch in conds[0].params["branches"])
-    assert (waiting, running > 10) == (0, True)
+    assert (waiting, running > 10) == (1, True)  # the zeros
 
 
 def test_devices_keep_what_is_where():
