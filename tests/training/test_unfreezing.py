@@ -266,11 +266,12 @@ def test_gradients_a_phase_at_a_time():
 
 def test_one_trace_serves_all_steps_and_the_state_keeps_its_structure():
     tx, traces = unfreeze_at(optax.adamw(0.1), {"c": 0, "a.w": 2, "a": 4}), []
+    gradient = gradients(0)
 
     @jax.jit
     def step(params, state):
         traces.append(1)
-        updates, state = tx.update(gradients(0), state, params)
+        updates, state = tx.update(gradient, state, params)
         return apply_updates(params, updates), state
 
     params, state = FLOATS | {"n": None}, tx.init(FLOATS | {"n": None})
