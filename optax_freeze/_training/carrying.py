@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -154,7 +155,7 @@ class Carrying:
         owner = self._new[i].owner
         if owner in self._with_params and owner not in self._sources:
             return  # it is new
-        shared = ((self._new[j], old) for j, old in self._taken.items() if not self._params[j])
+        shared = ((self._new[j], old) for j, old in self._taken.items() if self._params[j] is None)
         count = updates_so_far(owner, shared)
         if count is not None:
             self._counted[i] = count
@@ -191,7 +192,8 @@ class Carrying:
         if owner not in self._sources and not any(i in self._taken for i in members):
             return False  # it is new as a whole
         new = self._parts(owner).get(None, [])
-        lacking = [i for i in members if i not in self._taken and self._params[i] not in new]
+        as_new = set(new)
+        lacking = [i for i in members if i not in self._taken and self._params[i] not in as_new]
         for i in lacking:
             leaf, name = self._new[i], self._params[i]
             whose = "" if name is None else f" for {quote(name)}{self._elsewhere(leaf)}"
@@ -223,7 +225,8 @@ class Carrying:
         return f". Instead: {'; '.join(ways)}" if ways else ""
 
     def _nothing_shared(self) -> str:
-        named = [leaf for leaf, name in zip(self._new, self._params, strict=True) if name]
+        pairs = zip(self._new, self._params, strict=True)
+        named = [leaf for leaf, name in pairs if name is not None]
         leaf = (named or self._new)[0]
         return (
             "migrate_state: the state shares nothing with that of tx, for these params: it has no "
@@ -232,11 +235,12 @@ class Carrying:
 
     def _elsewhere(self, leaf: StateLeaf) -> str:
         """A hint at what would be the same leaf at another position of a chain."""
-        wanted = _without_position(leaf.address)
-        for address, found in self._old.items():
-            if _without_position(address) == wanted:
-                return f", but {found[0].name!r}: elements of an optax.chain go by position"
-        return ""
+        name = self._elsewhere_names.get(_without_position(leaf.address))
+        return f", but {name!r}: elements of an optax.chain go by position" if name else ""
+
+    @functools.cached_property
+    def _elsewhere_names(self) -> dict[Path, str]:
+        return {_without_position(at): found[0].name for at, found in self._old.items()}
 
 
 def _without_position(address: Path) -> Path:

@@ -23,6 +23,8 @@ def migrate_state(state: Any, tx: optax.GradientTransformation, params: Any) -> 
     - A leaf is found again in whichever group or cohort it was, with the optimizer of either of
       the same form: elements of an `optax.chain` carry over position by position. A group that was
       split leaves its counts to each part.
+    - Where nothing counts (momentum, RMSProp), or nothing has run yet, a leaf that is new may join
+      the others: that is how a fresh optimizer starts it.
     - The state may be one that was restored without a target, of dictionaries and lists, or have
       holes (`optax.MaskedNode`).
     - `unfreeze_at` goes on with the number of updates that the old state has; from a state of

@@ -70,20 +70,23 @@ def state_leaves(state: Any, params: Tree) -> list[StateLeaf]:
     Returns:
         The leaves.
     """
-    names = {_path(keys) for keys, _ in tree_flatten_with_path(params.value)[0]}
+    names = {_without_value(_texts(keys)) for keys, _ in tree_flatten_with_path(params.value)[0]}
     return [
-        _state_leaf(keystr(keys, simple=True, separator="."), _path(keys), value, names)
-        for keys, value in tree_flatten_with_path(state)[0]
+        _state_leaf(_texts(keys), value, names) for keys, value in tree_flatten_with_path(state)[0]
     ]
 
 
-def _path(keys: Any) -> Path:
-    """The texts of the keys, but for the last `.value`, which only some views of NNX have."""
-    path = tuple(keystr((key,), simple=True) for key in keys)
+def _texts(keys: Any) -> Path:
+    return tuple(keystr((key,), simple=True) for key in keys)
+
+
+def _without_value(path: Path) -> Path:
+    """A path but for the last `.value`, which only some views of NNX have."""
     return path[:-1] if path[-1:] == ("value",) else path
 
 
-def _state_leaf(name: str, path: Path, value: Any, params: set[Path]) -> StateLeaf:
+def _state_leaf(texts: Path, value: Any, params: set[Path]) -> StateLeaf:
+    path = _without_value(texts)
     stop = next((start for start in range(len(path)) if path[start:] in params), len(path))
     address: list[str] = []
     owner, at = 0, 0
@@ -94,7 +97,7 @@ def _state_leaf(name: str, path: Path, value: Any, params: set[Path]) -> StateLe
         else:
             address.append(path[at])
             at += 1
-    return StateLeaf(value, name, path, path[:owner], (*address, *path[stop:]))
+    return StateLeaf(value, ".".join(texts), path, path[:owner], (*address, *path[stop:]))
 
 
 def params_of(state: Tree, params: Tree) -> list[str | None]:

@@ -429,6 +429,16 @@ MOVES = {
         groups("encoder", "head", tx=optax.sgd(optax.linear_schedule(1.0, 0.0, 9))),
         {"groups.encoder.1.count": 0, "groups.head.1.count": 5},
     ),
+    "schedules, by the label of the cohort": (
+        unfreeze_at(optax.sgd(optax.linear_schedule(1.0, 0.0, 9)), STAGES),
+        unfreeze_at(optax.sgd(optax.linear_schedule(1.0, 0.0, 9)), STAGES),
+        {"step": 5, "cohorts.0.1.count": 5, "cohorts.2.1.count": 3},
+    ),
+    "several arrays for a leaf": (
+        only("encoder", optax.sm3(0.1)),
+        groups("encoder", "head", tx=optax.sm3(0.1)),
+        {},
+    ),
     "nothing to keep": (only(None), only(None, optax.sgd(0.1)), {}),
 }
 
@@ -852,3 +862,25 @@ def test_before_the_first_update_anything_goes():
     moved = migrate_state(state, unfreeze_at(ADAM, {"encoder": 0, "head": 4}), PARAMS)
     assert int(moved.step) == 0
     assert all_bits(migrate_state(state, only(None), PARAMS)) == all_bits(only(None).init(PARAMS))
+
+
+def test_another_rate_before_the_first_update_is_no_run():
+    tx = optax.inject_hyperparams(optax.adam)(0.1)
+    state = only("encoder", tx).init(PARAMS)
+    state.hyperparams["learning_rate"] = jnp.float32(0.5)
+    moved = migrate_state(state, only(None, tx), PARAMS)
+    assert moved.hyperparams["learning_rate"] == 0.5
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_COUNT))
+def test_where_nothing_counts_a_released_leaf_is_as_fresh_as_alone(name):
+    """The first update of each is then that of an optimizer that was started on it alone."""
+    tx = OPTIMIZERS[name]
+    _, state = train(only("encoder", tx), 3)
+    moved = migrate_state(state, only(None, tx), PARAMS)
+    old, fresh = by_address(state), by_address(only(None, tx).init(PARAMS))
+    assert all_bits(by_address(moved)) == all_bits({**fresh, **old})
+    with jax.disable_jit():
+        params, _ = train(only(None, tx), 1, moved, begin=3)
+        alone, _ = train(only("head", tx), 1, begin=3)
+    assert all_bits(params["encoder"]) == all_bits(alone["encoder"])

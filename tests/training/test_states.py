@@ -1,6 +1,7 @@
 """A state that was made for another choice or other params is refused, by name."""
 
 import pickle
+import re
 
 import equinox as eqx
 import jax
@@ -27,7 +28,10 @@ PARAMS = {
 GRADIENT = jax.tree.map(lambda leaf: leaf * 0.5, PARAMS)
 NO_STATE = "{} trains, but the state holds nothing for it"
 SPARE = "the state holds moments of {}, which is frozen"
-ENDING = "The state was made, or restored, for another freeze= or trainable=, for other groups or"
+ENDING = re.escape(
+    "The state was made, or restored, for another freeze= or trainable=, for other groups or "
+    "other params: migrate_state(state, tx, params) carries over what fits"
+)
 
 
 def only(freeze):
