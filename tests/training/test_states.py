@@ -269,12 +269,9 @@ def test_params_whose_structure_cannot_be_compared():
 
 def test_many_kinds_of_params_are_no_matter():
     """The memory of forms is small, and nothing depends on it."""
-    tx = only("a")
-    for size in range(1, 40):
-        params = {"a": jnp.ones(1), "b": jnp.ones(size)}
-        state = tx.init(params)
-        tx.update(params, state, params)
-    params = {"a": jnp.ones(1), "b": jnp.ones(1)}
-    tx.update(params, tx.init(params), params)
-    with pytest.raises(ValueError, match=r"an array of shape \(39,\) for 'b', not \(1,\)"):
-        tx.update(params, state, params)
+    tx = trainable_only(optax.trace(0.9), "a")
+    states = {n: tx.init({"a": np.ones(1), "b": np.ones(n, np.float32)}) for n in range(1, 20)}
+    params = {"a": np.ones(1), "b": np.ones(1, np.float32)}
+    tx.update(params, states[1], params)
+    with pytest.raises(ValueError, match=r"an array of shape \(19,\) for 'b', not \(1,\)"):
+        tx.update(params, states[19], params)
