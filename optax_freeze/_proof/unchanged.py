@@ -6,7 +6,7 @@ from typing import Any
 
 from optax_freeze._masks import read_choice
 from optax_freeze._proof.drift import drift
-from optax_freeze._trees import Tree, alongside, listing
+from optax_freeze._trees import Tree, alongside, is_array, listing
 
 
 def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: Any = None) -> None:
@@ -17,7 +17,8 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
         after: the params after it, of the same structure.
         freeze: specs of what must not have moved.
         trainable: what may have moved and nothing else: specs, or a mask. `freeze` is carved out of
-            it. If neither is given, what does not train by default must not have moved.
+            it. If neither is given, what does not train by default must not have moved, and there
+            must be an array among it.
 
     Raises:
         AssertionError: names each frozen leaf that is not the same, and how far it went.
@@ -38,8 +39,12 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
     found = alongside(tree, after, "after")
     flags = read_choice(freeze, trainable)(tree, values=True)
     frozen = [i for i, flag in enumerate(flags) if not flag]
-    if not frozen:
-        raise ValueError("assert_unchanged: nothing is frozen, so there is nothing to compare")
+    is_said = freeze is not None or trainable is not None
+    if not frozen or not (is_said or any(is_array(tree.leaves[i]) for i in frozen)):
+        raise ValueError(
+            "assert_unchanged: nothing is frozen, so there is nothing to compare: pass the freeze= "
+            "or trainable= of the run"
+        )
     drifts = [(i, drift(tree.leaves[i], found[i])) for i in frozen]
     changed = [f"{tree.name_of(i)} {text}" for i, text in drifts if text]
     if changed:

@@ -78,8 +78,8 @@ def start_at(tx: optax.GradientTransformation, start: int) -> optax.GradientTran
         missing = _missing(updates, params)
         if missing:
             moment.lacking[start] = (
-                f"{missing} from step {start} on, but the gradient is None: give the gradient the "
-                "same stages, or leave nothing out"
+                f"{missing} from step {start} on, but the gradient is None: compute it with "
+                "trainable= of what is released by then, or leave nothing out"
             )
             return wait()
         if start == 0:

@@ -53,7 +53,8 @@ def unfreeze_at(
           value_and_grad(loss, trainable=now)
 
       `step` is here a Python number outside of `jit`. A gradient that is still left out when its
-      cohort trains is an error, inside `jit` at run time.
+      cohort trains is an error, inside `jit` at run time (where several devices work together, the
+      others wait for the one that says so, and the process ends with its text in the log).
     - For one global norm over what trains at the moment::
 
           optax.chain(

@@ -300,3 +300,11 @@ def test_no_steps():
 def test_a_wrong_name():
     with pytest.raises(SpecError, match="'encodr': closest: 'encoder'"):
         check_frozen(optax.sgd(0.1), PARAMS, "encodr")
+
+
+def test_a_model_in_which_only_functions_are_fixed_has_nothing_to_compare():
+    """Or every array of it could have moved and the check would have passed."""
+    before, after = ({"w": jnp.full(2, value), "activation": jnp.tanh} for value in (1.0, 2.0))
+    with pytest.raises(ValueError, match=r"nothing to compare: pass the freeze= or trainable= of"):
+        assert_unchanged(before, after)
+    assert_unchanged(before, after, freeze="activation")

@@ -217,7 +217,7 @@ def test_a_gradient_that_is_left_out_when_its_cohort_trains_is_an_error(run):
     step, state = run(lambda state: LATE.update(LEFT_OUT, state, TWO)[1]), LATE.init(TWO)
     for _ in range(2):
         state = step(state)
-    text = "'a' trains from step 2 on, but the gradient is None: give the gradient the same stages"
+    text = "'a' trains from step 2 on, but the gradient is None: compute it with trainable= of"
     with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=text):
         jax.block_until_ready(step(state))
 
