@@ -18,7 +18,7 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
         freeze: specs of what must not have moved.
         trainable: what may have moved and nothing else: specs, or a mask. `freeze` is carved out of
             it. If neither is given, what does not train by default must not have moved, and there
-            must be an array among it.
+            must be an array or a number among it.
 
     Raises:
         AssertionError: names each frozen leaf that is not the same, and how far it went.
@@ -40,7 +40,7 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
     flags = read_choice(freeze, trainable)(tree, values=True)
     frozen = [i for i, flag in enumerate(flags) if not flag]
     is_said = freeze is not None or trainable is not None
-    if not frozen or not (is_said or any(is_array(tree.leaves[i]) for i in frozen)):
+    if not frozen or not (is_said or any(_is_of_numbers(tree.leaves[i]) for i in frozen)):
         raise ValueError(
             "assert_unchanged: nothing is frozen, so there is nothing to compare: pass the freeze= "
             "or trainable= of the run"
@@ -51,3 +51,7 @@ def assert_unchanged(before: Any, after: Any, freeze: Any = None, *, trainable: 
         raise AssertionError(
             f"{len(changed)} of {len(frozen)} frozen leaves changed: {listing(changed)}"
         )
+
+
+def _is_of_numbers(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, (int, float, complex))
