@@ -113,7 +113,8 @@ def _cond(begun: Any, run: Callable[[], Any], wait: Callable[[], Any]) -> Any:
     forms = jax.eval_shape(run)
 
     def cast(form: Any, leaf: Any) -> Any:
-        return jax.lax.convert_element_type(leaf, form.dtype)
+        is_same = jnp.result_type(leaf) == form.dtype  # such as PRNG keys, which cannot be cast
+        return leaf if is_same else jax.lax.convert_element_type(leaf, form.dtype)
 
     try:
         waiting = jax.tree.map(cast, forms, wait())

@@ -343,6 +343,18 @@ def test_before_release_the_work_is_not_done():
     assert (waiting, running > 10) == (1, True)  # the zeros
 
 
+def test_updates_of_another_dtype_than_the_params_keep_it():
+    """The zeros of a cohort that waits are then of that dtype as well."""
+    params = {"a": jnp.ones(2, jnp.bfloat16), "c": jnp.ones(2, jnp.bfloat16)}
+    wide = optax.stateless(lambda updates, _: jax.tree.map(jnp.float32, updates))
+    tx = unfreeze_at(optax.chain(wide, optax.add_noise(0.0, 0.0, 0)), {"c": 0, "a": 1})
+    step, state = jax.jit(tx.update), tx.init(params)
+    for expected in (-0.0, 1.0):
+        updates, state = step(params, state, params)
+        assert updates["a"].dtype == jnp.float32
+        assert bits(updates["a"]) == bits(jnp.full(2, expected, jnp.float32))
+
+
 def test_devices_keep_what_is_where():
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
