@@ -243,7 +243,10 @@ def test_a_complex_update_is_scaled_by_its_parts():
 
 
 def test_a_float64_is_scaled_in_float64():
-    with jax.enable_x64(True):
+    import jax.experimental  # where it is before JAX 0.8
+
+    home = jax if hasattr(jax, "enable_x64") else jax.experimental
+    with home.enable_x64(True):
         update = jnp.array([1.0 + 2.0**-40], jnp.float64)
         for leaf in (update, update.astype(jnp.complex128)):
             (scaled,), _ = scale_by_spec({"**": 0.3}).update([leaf], optax.EmptyState())
