@@ -36,7 +36,11 @@ def cut_array(array: Any, cut: Cut) -> list[Any]:
             sharding = _sharding(array, shape, axis)
             pieces.append(array.update(shape=shape, sharding=sharding))
         else:
-            pieces.append(_placed(_taker(axis, rows), [array], shape, axis))
+            take = _taker(axis, rows)
+            # Bits cannot be differentiated, and a tracer may have to be.
+            if not isinstance(array, jax.core.Tracer) and _bits_of(array.dtype):
+                take = functools.partial(_by_bits, take)
+            pieces.append(_placed(take, [array], shape, axis))
     return pieces
 
 
@@ -77,6 +81,11 @@ def _put_together(cut: Cut, axis: int, *pieces: Any) -> jax.Array:
         inverse = np.argsort(np.concatenate([cut.other_rows, cut.picked_rows]))
         whole = _taker(axis, inverse)(whole)
     return jax.lax.bitcast_convert_type(whole, dtype) if bits else whole
+
+
+def _by_bits(take: Callable[[Any], Any], array: Any) -> Any:
+    bits = jax.lax.bitcast_convert_type(array, _bits_of(array.dtype))
+    return jax.lax.bitcast_convert_type(take(bits), array.dtype)
 
 
 def _bits_of(dtype: Any) -> Any:
