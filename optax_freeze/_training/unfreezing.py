@@ -111,12 +111,13 @@ def unfreeze_at(
     """
     tx = read_transformation(tx, "unfreeze_at")
     steps = _read_stages(stages)
+    specs = read_entries(steps, "unfreeze_at")
     keys = sorted(set(steps.values()))
     # One entry for each step, the earliest first: then the first match is the earliest.
     entries = [
         tuple(
             spec
-            for entry, step in zip(read_entries(steps, "unfreeze_at"), steps.values(), strict=True)
+            for entry, step in zip(specs, steps.values(), strict=True)
             if step == key
             for spec in entry
         )
